@@ -34,7 +34,7 @@ class LevelPlan:
 class ClientHealth:
     """Whether the load client itself kept up. Of a simulated level: all zero."""
 
-    send_lag_p99_s: float = 0.0  # sent − scheduled, over all sent requests
+    send_lag_p99_s: float = 0.0  # from scheduled to sent, over all sent requests
     loop_lag_p99_s: float = 0.0  # how late the event loop woke up
     cpu_s: float = 0.0  # user + system, during the load
     steal_share: float = 0.0  # of the machine's CPU time during the load, taken by its host
@@ -60,4 +60,5 @@ class LevelData:
     stopped: Literal["", "slo", "server_died", "interrupted"] = ""
     stop_detail: str = ""  # name of the limit that was certainly broken, or the cause of the death
     counters: Mapping[str, float] = field(default_factory=dict)  # engine counters, differences over the level, by name
+    input_lengths: Literal["exact", "estimated"] = "exact"  # estimated: the served model's tokenizer is not known here
     samples: tuple[Mapping[str, float], ...] = ()  # engine gauges each second: `t_s` and the metric names
