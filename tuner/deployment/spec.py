@@ -5,7 +5,7 @@ A template is `${…}` inside an argv token, an env value or a file's text:
 
     ${host}        address that this process listens on          ${port:NAME}   first port of its block NAME
     ${url:PROCESS} http URL of another process's `http` port     ${file:NAME}   path of its file NAME
-    ${gpus}        ids of its GPUs, joined by commas             ${cores}       its CPU cores, such as 0-1 or 0,2
+    ${gpus}        ids of its GPUs, joined by commas             ${cores}       its CPU cores, 0-1 or, by slot, 0-1|2-3
 
 `resolve` fills them in once addresses are known; `literal` protects text of the user's from being read as one.
 """
@@ -75,7 +75,7 @@ class Address:
     host: str
     ports: Mapping[str, int]  # first port of each block
     gpus: tuple[str, ...] = ()  # ids as CUDA_VISIBLE_DEVICES takes them
-    cores: tuple[int, ...] = ()
+    cores: tuple[int, ...] = ()  # slot by slot, `ProcessSpec.cores` of them each
     directory: str = ""  # absolute, where `files` are written
 
 
@@ -120,7 +120,7 @@ def resolve(spec: ProcessSpec, addresses: Mapping[str, Address]) -> Command:
         "url": lambda process: f"http://{addresses[process].host}:{addresses[process].ports['http']}",
         "file": path,
         "gpus": lambda _: ",".join(own.gpus),
-        "cores": lambda _: core_list(own.cores),
+        "cores": lambda _: "|".join(core_list(slot) for slot in _slots(own.cores, spec.cores)),
     }
 
     def fill(text: str) -> str:
@@ -173,3 +173,8 @@ def core_list(cores: tuple[int, ...]) -> str:
         else:
             parts.append([core])
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def _slots(cores: tuple[int, ...], each: int) -> list[tuple[int, ...]]:
+    step = each or len(cores) or 1
+    return [cores[start : start + step] for start in range(0, len(cores), step)]
