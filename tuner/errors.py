@@ -10,6 +10,7 @@ Everything that `tuner` raises on purpose.
     │   └── EmptyWindow           no request arrived in the measured window
     ├── ConfigurationFailed       the configuration's own fault                     a trial outcome
     ├── InfrastructureFailed      not the configuration's fault                     a trial outcome; retried
+    ├── Interrupted               somebody asked to stop                            exit 130
     ├── StudyLocked               another tuner works on this study                 exit 4
     └── StudyFailed               the study cannot go on                            exit 4
 
@@ -100,6 +101,10 @@ class InfrastructureFailed(TunerError):
         self.reason = reason
         self.cause = cause
         super().__init__(f"{reason}: {cause}")
+
+
+class Interrupted(TunerError):
+    """Somebody asked to stop. What was being measured is not judged; a resumed study measures it again."""
 
 
 class StudyLocked(TunerError):

@@ -1,0 +1,65 @@
+"""What a study may spend, what it has spent, and what it must keep for the verification. Pure."""
+
+from dataclasses import dataclass
+
+from tuner.slo import Budget
+
+#: Share of a budget that the verification of finalists may always count on.
+RESERVED = 0.25
+
+
+@dataclass(frozen=True)
+class Spent:
+    trials: int = 0  # finished outcomes of every kind but infra_failed, baseline included
+    wall_s: float = 0.0
+    unit_hours: float = 0.0  # GPU-hours, or slot-hours of a CPU pool
+    currency: float = 0.0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            self.trials + other.trials,
+            self.wall_s + other.wall_s,
+            self.unit_hours + other.unit_hours,
+            self.currency + other.currency,
+        )
+
+
+def used(budget: Budget, spent: Spent) -> dict[str, float]:
+    """Share of each limited quantity that is spent; may exceed 1."""
+    pairs = {
+        "trials": (spent.trials, budget.trials),
+        "wall": (spent.wall_s, budget.wall_s),
+        "gpu-hours": (spent.unit_hours, budget.gpu_hours),
+        "currency": (spent.currency, budget.currency),
+    }
+    return {name: have / limit if limit else 1.0 for name, (have, limit) in pairs.items() if limit is not None}
+
+
+def ended(budget: Budget, spent: Spent, *, running: int = 0, verification: Spent | None = None) -> str | None:
+    """
+    Name of the limit that ends the search now, or None.
+
+    Args:
+        budget: What may be spent.
+        spent: What is spent.
+        running: Trials that run and are not in `spent`.
+        verification: What verifying baseline and two finalists will cost; None = unknown. The larger of it and a
+            quarter of the budget is kept back. A budget in trials keeps nothing back: re-measured finalists are no
+            trials.
+    """
+    if budget.trials is not None and spent.trials + running >= budget.trials:
+        return "trials"
+    need = verification or Spent()
+    for name, have, reserve, limit in (
+        ("wall", spent.wall_s, need.wall_s, budget.wall_s),
+        ("gpu-hours", spent.unit_hours, need.unit_hours, budget.gpu_hours),
+        ("currency", spent.currency, need.currency, budget.currency),
+    ):
+        if limit is not None and have >= limit - max(RESERVED * limit, reserve):
+            return name
+    return None
+
+
+def exceeded(budget: Budget, spent: Spent) -> str | None:
+    """Name of a limit that is wholly spent, the reserve included, or None. Trials do not count."""
+    return next((name for name, share in used(budget, spent).items() if name != "trials" and share >= 1), None)

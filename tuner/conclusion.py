@@ -1,0 +1,116 @@
+"""Which trials are measured again, and what follows from it: a winner, no gain, or nothing feasible. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner import cost, gain
+from tuner.outcome import Outcome
+from tuner.result import Gain, Status, Verified
+from tuner.slo import Objective
+from tuner.verification import paired
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Decision:
+    status: Status
+    winner: int | None  # trial to deploy, or the best candidate where the status is `no_gain`; None = nothing feasible
+    gain: Gain | None  # over the baseline; None where the baseline has no cost
+
+
+def value(objective: Objective, outcome: Outcome) -> float | None:
+    """What the objective minimises, > 0; None where the outcome is not feasible or nothing was good."""
+    if outcome.state != "feasible" or outcome.best is None or outcome.best.score is None:
+        return None
+    goodput = outcome.best.score.goodput_rps
+    return cost.weight(outcome.configuration, objective) / goodput if goodput > 0 else None
+
+
+def best(objective: Objective, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """The feasible trial with the lowest value; ties go to the larger margin, then to the earlier trial."""
+    return next(iter(ranked(objective, outcomes)), None)
+
+
+def ranked(objective: Objective, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Feasible trials, best first."""
+    valued = [(value(objective, outcome), outcome) for outcome in outcomes]
+    return [
+        outcome
+        for _, _, _, outcome in sorted(
+            (found, max(outcome.margins.values(), default=0.0), outcome.trial, outcome)
+            for found, outcome in valued
+            if found is not None
+        )
+    ]
+
+
+def finalists(objective: Objective, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """
+    The baseline and the best candidates, the best *aggregated* one on as many GPUs as the leader among them.
+
+    Infeasible baselines are left out: there is nothing to verify.
+    """
+    order = ranked(objective, outcomes)
+    baseline = [outcome for outcome in order if outcome.trial == 0]
+    candidates = [outcome for outcome in order if outcome.trial != 0]
+    chosen = candidates[: objective.search.verify.finalists]
+    if chosen:
+        same = [o for o in order if o.configuration.mode == "aggregated" and o.units == chosen[0].units]
+        chosen += [outcome for outcome in same[:1] if outcome not in chosen and outcome.trial != 0]
+    return [*baseline, *chosen]
+
+
+def decide(objective: Objective, outcomes: Sequence[Outcome], verified: Mapping[int, Verified]) -> Decision:
+    """
+    The status of a study that ran to its end.
+
+    A winner needs a gain over the baseline that is above `search.min_gain` with confidence; without a baseline that keeps
+    the SLO, the best candidate that stood its verification wins.
+    """
+    standing = [outcome for outcome in outcomes if value(objective, outcome) is not None]
+    standing = [outcome for outcome in standing if outcome.trial not in verified or _stood(verified[outcome.trial])]
+    if not standing:
+        return Decision("no_feasible", None, None)
+    order = sorted(standing, key=lambda outcome: _place(objective, outcome, verified.get(outcome.trial)))
+    candidates = [outcome for outcome in order if outcome.trial != 0]
+    baseline = next((outcome for outcome in order if outcome.trial == 0), None)
+    if baseline is None:
+        return Decision("winner", candidates[0].trial, None)
+    if not candidates:
+        return Decision("no_gain", 0, None)
+    found = _gain(objective, candidates[0], baseline, verified)
+    return Decision("winner" if found.proven else "no_gain", candidates[0].trial, found)
+
+
+def _stood(verified: Verified) -> bool:
+    """Not shown to break the SLO at every load of the ladder."""
+    rungs = [rung for rung in verified.rungs if rung.pooled is not None]
+    return not rungs or any(all(level.kept for level in rung.levels) for rung in rungs)
+
+
+def _place(objective: Objective, outcome: Outcome, verified: Verified | None) -> tuple[bool, float, int]:
+    """Measured again first, then by value."""
+    figure = value(objective, outcome)
+    if verified is not None and verified.goodput_rps:
+        figure = cost.weight(outcome.configuration, objective) / verified.goodput_rps
+    return verified is None, math.inf if figure is None else figure, outcome.trial
+
+
+def _gain(objective: Objective, candidate: Outcome, baseline: Outcome, verified: Mapping[int, Verified]) -> Gain:
+    """Of the candidate over the baseline, from paired repeats; not proven where there are fewer than two."""
+    weights = cost.weight(candidate.configuration, objective), cost.weight(baseline.configuration, objective)
+    pairs: list[tuple[float, float]] = []
+    if candidate.trial in verified and baseline.trial in verified:
+        pairs = paired(verified[candidate.trial], verified[baseline.trial])
+    if not pairs:
+        mine, theirs = value(objective, candidate), value(objective, baseline)
+        assert mine is not None and theirs is not None  # noqa: S101, PT018  (both stand)
+        return Gain(1 - mine / theirs, -math.inf, None, CONFIDENCE, 0, proven=False)
+    found = gain.paired_gain(
+        [(weights[0] / mine, weights[1] / theirs) for mine, theirs in pairs], confidence=CONFIDENCE
+    )
+    return Gain(
+        found.estimate, found.lower, found.upper, CONFIDENCE, len(pairs), proven=found.lower > objective.search.min_gain
+    )

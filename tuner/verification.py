@@ -1,0 +1,311 @@
+"""
+Finalists and baseline, measured again on fresh schedules, interleaved in time.
+
+The best of many noisy numbers is too good: what is claimed of a winner comes from here alone. Each session starts a
+deployment anew and walks down a ladder of loads until one is kept; the rung that every session reached is judged over
+the pooled requests of all of them.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuner import cost, gain
+from tuner.deployment import Launcher
+from tuner.errors import ConfigurationFailed, InfrastructureFailed
+from tuner.events import LevelEnded, LevelStarted, Listener, Note, TrialStarted
+from tuner.level import Keep, closed_loop, measure, plan, unit
+from tuner.load.plan import LevelData
+from tuner.objective import Score, score
+from tuner.outcome import Level, Outcome
+from tuner.records import Record
+from tuner.result import Rung, Verified
+from tuner.slo import Objective, Slo
+from tuner.stats import requests_needed
+
+#: Loads of the ladder, as shares of the capacity that the search found.
+LADDER = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
+#: Requests planned beyond the fewest that can verify a limit, so that a few violations do not spoil it.
+SPARE = 1.6
+
+
+@dataclass
+class _Candidate:
+    outcome: Outcome
+    rungs: tuple[float, ...]  # loads, falling
+    at: int  # index of the rung that the next session starts at
+    measured: dict[int, list[tuple[Level, LevelData]]] = field(default_factory=dict)
+    finals: list[Level | None] = field(default_factory=list)  # of each session: the level that was kept
+    sessions: int = 0
+    dropped: str = ""  # why it is out
+
+    def levels(self, rung: int) -> list[Level]:
+        return [level for level, _ in self.measured.get(rung, [])]
+
+
+def planned_requests(objective: Objective) -> int:
+    """Measured requests of one verification level: the file's number, or its share of what the limits need."""
+    verify = objective.search.verify
+    if verify.min_requests is not None:
+        return verify.min_requests
+    need = _needed(objective.slo, objective.search.divide_counts) * SPARE / max(1, verify.repeats)
+    return max(objective.workload.measure.min_requests, math.ceil(need))
+
+
+def estimated_seconds(objective: Objective, baseline: Outcome) -> float:
+    """Wall seconds that verifying the baseline and two finalists will take, judged by the baseline's own trial."""
+    fastest = max((level.offered for level in baseline.levels), default=1.0)
+    load = baseline.capacity or baseline.broken_at or fastest
+    window = max(objective.workload.measure.duration_s, planned_requests(objective) / max(load, 1e-9))
+    session = (baseline.ready_s or 0.0) + 1.3 * (objective.workload.measure.warmup_s + window)
+    return 3 * objective.search.verify.repeats * session
+
+
+def verify(
+    outcomes: Sequence[Outcome],
+    objective: Objective,
+    launcher: Launcher,
+    *,
+    seed: int,
+    keeper: Callable[[Outcome], Keep],
+    logs: Callable[[Outcome, int], Path],
+    listen: Listener,
+    expired: Callable[[], bool],
+) -> dict[int, Verified]:
+    """
+    Measure the outcomes again, by turns.
+
+    Args:
+        outcomes: Feasible trials: finalists and baseline, in any order.
+        objective: SLO, workload, prices and how often to repeat.
+        launcher: Where to deploy.
+        seed: Of the study; session k uses the schedule of seed + k.
+        keeper: Gives the function that stores the levels of one trial.
+        logs: Gives the folder for the logs of one trial's k-th session.
+        listen: Called with progress.
+        expired: Asked between sessions; True ends the verification with what is known.
+
+    Returns:
+        By trial. With `verified` False, the figures are those of the highest level observed to be kept.
+    """
+    candidates = [_candidate(outcome, objective) for outcome in outcomes]
+    repeats = objective.search.verify.repeats
+    for turn in range(2 * repeats):
+        for candidate in _rotated(candidates, turn):
+            if expired():
+                break
+            if not candidate.dropped and not _settled(candidate, objective):
+                listen(
+                    TrialStarted(
+                        candidate.outcome.trial,
+                        turn + 1,
+                        candidate.outcome.configuration,
+                        baseline=False,
+                        phase="verify",
+                    )
+                )
+                _session(
+                    candidate, objective, launcher, seed=seed, keep=keeper(candidate.outcome), logs=logs, listen=listen
+                )
+    return {candidate.outcome.trial: _verified(candidate, objective) for candidate in candidates}
+
+
+def paired(verified: Verified, baseline: Verified) -> list[tuple[float, float]]:
+    """(candidate, baseline) goodput per second of the sessions in which both kept a load, session by session."""
+    pairs = zip(session_goodputs(verified), session_goodputs(baseline), strict=False)
+    return [(mine, theirs) for mine, theirs in pairs if mine and theirs]
+
+
+def session_goodputs(verified: Verified) -> list[float]:
+    """Goodput of each repeat at the rung that the claim is made for."""
+    rung = verified.rung
+    return [level.score.goodput_rps for level in rung.levels if level.score is not None] if rung else []
+
+
+def _candidate(outcome: Outcome, objective: Objective) -> _Candidate:
+    assert outcome.capacity is not None  # noqa: S101  (feasible outcomes have one)
+    shares = LADDER if objective.workload.load.kind == "find_capacity" else LADDER[:1]
+    loads = [outcome.capacity * share for share in shares]
+    if closed_loop(objective):
+        loads = [float(max(1, math.floor(load))) for load in loads]
+    rungs = tuple(dict.fromkeys(loads))
+    sure = outcome.best is not None and outcome.best.score is not None and outcome.best.score.verified_kept
+    return _Candidate(outcome, rungs, at=0 if sure or len(rungs) == 1 else min(1, len(rungs) - 1))
+
+
+def _rotated(candidates: Sequence[_Candidate], turn: int) -> list[_Candidate]:
+    """Another one first each time, so that drift of the machine falls on all alike."""
+    shift = turn % len(candidates) if candidates else 0
+    return [*candidates[shift:], *candidates[:shift]]
+
+
+def _settled(candidate: _Candidate, objective: Objective) -> bool:
+    """The current rung has its repeats and is verified, or nothing is left to try."""
+    levels = candidate.levels(candidate.at)
+    if len(levels) < objective.search.verify.repeats:
+        return False
+    pooled = _pooled(candidate, candidate.at, objective)
+    if pooled is not None and pooled.verified_kept:
+        return True
+    if candidate.at + 1 >= len(candidate.rungs):
+        return True
+    candidate.at += 1
+    return False
+
+
+def _session(
+    candidate: _Candidate,
+    objective: Objective,
+    launcher: Launcher,
+    *,
+    seed: int,
+    keep: Keep,
+    logs: Callable[[Outcome, int], Path],
+    listen: Listener,
+) -> None:
+    candidate.sessions += 1
+    trial = candidate.outcome.trial
+    number = 1
+
+    def kept(level: Level, data: LevelData) -> None:
+        nonlocal number
+        number = level.number + 1
+        keep(level, data)
+        listen(LevelEnded(trial, level, unit(objective)))
+
+    try:
+        with launcher.deployment(
+            candidate.outcome.configuration, logs(candidate.outcome, candidate.sessions)
+        ) as running:
+            while True:
+                load = candidate.rungs[candidate.at]
+                listen(LevelStarted(trial, number, "verify", load, unit(objective)))
+                planned = plan(
+                    objective,
+                    number=number,
+                    seed=seed + candidate.sessions,
+                    load=load,
+                    min_requests=planned_requests(objective),
+                )
+                level, data = measure(running, planned, purpose="verify", keep=kept)
+                candidate.measured.setdefault(candidate.at, []).append((level, data))
+                if level.kept or candidate.at + 1 >= len(candidate.rungs):
+                    candidate.finals.append(level if level.kept else None)
+                    return
+                candidate.at += 1
+    except ConfigurationFailed as error:
+        candidate.dropped = f"{error.reason}: {error.cause}"
+        listen(Note(f"trial {trial} failed while it was verified: {candidate.dropped}", warning=True))
+    except InfrastructureFailed as error:
+        listen(Note(f"trial {trial}: a verification session was lost: {error.reason}: {error.cause}", warning=True))
+
+
+def _pooled(candidate: _Candidate, rung: int, objective: Objective) -> Score | None:
+    data = [data for level, data in candidate.measured.get(rung, []) if level.score is not None]
+    return pooled_score(data, objective) if data else None
+
+
+def pooled_score(levels: Sequence[LevelData], objective: Objective) -> Score:
+    """One score over several windows of the same load, as if they had followed each other."""
+    records: list[Record] = []
+    begun = levels[0].window_start_s
+    at = begun
+    for number, data in enumerate(levels):
+        shift = at - data.window_start_s
+        records.extend(_shifted(record, shift, f"{number}.") for record in data.records if record.phase == "measured")
+        at += data.window_s
+    return score(
+        records, objective.slo, window_start_s=begun, window_s=at - begun, divide=objective.search.divide_counts
+    )
+
+
+def _shifted(record: Record, by_s: float, prefix: str) -> Record:
+    return dataclasses.replace(
+        record,
+        id=prefix + record.id,
+        scheduled_s=record.scheduled_s + by_s,
+        sent_s=None if record.sent_s is None else record.sent_s + by_s,
+        first_token_s=None if record.first_token_s is None else record.first_token_s + by_s,
+        last_token_s=None if record.last_token_s is None else record.last_token_s + by_s,
+        chunks=tuple((t + by_s, n) for t, n in record.chunks),
+    )
+
+
+def _verified(candidate: _Candidate, objective: Objective) -> Verified:
+    outcome = candidate.outcome
+    repeats = objective.search.verify.repeats
+    rungs = []
+    for index in sorted(candidate.measured):
+        levels = candidate.levels(index)
+        pooled = _pooled(candidate, index, objective)
+        enough = len(levels) >= repeats and all(level.kept for level in levels)
+        passed = enough and pooled is not None and pooled.verified_kept and not candidate.dropped
+        rungs.append(Rung(candidate.rungs[index], tuple(levels), passed, pooled))
+    passing = [rung for rung in rungs if rung.passed and rung.pooled is not None]
+    verified = max(passing, key=lambda rung: rung.offered, default=None)
+    shown = verified or _highest_observed(rungs)
+    pooled = shown.pooled if shown else outcome.best.score if outcome.best else None
+    hourly = outcome.cost_per_hour
+    return Verified(
+        trial=outcome.trial,
+        configuration=outcome.configuration,
+        verified=verified is not None,
+        rungs=tuple(rungs),
+        offered_rps=pooled.offered_rps if pooled else None,
+        goodput_rps=pooled.goodput_rps if pooled else None,
+        cost_per_1k_good_requests=cost.per_1k_good_requests(hourly, pooled.goodput_rps)
+        if pooled and hourly is not None
+        else None,
+        cost_per_1m_good_output_tokens=cost.per_1m_good_output_tokens(hourly, pooled.good_output_tokens_per_s)
+        if pooled and hourly is not None
+        else None,
+        interval=_interval(shown, candidate, hourly),
+        missing_requests=0 if verified else _missing(pooled, objective),
+        repeats=len(shown.levels) if shown else 0,
+    )
+
+
+def _highest_observed(rungs: Sequence[Rung]) -> Rung | None:
+    """The highest rung that every session kept by observation; without one, the lowest that was measured."""
+    seen = [rung for rung in rungs if rung.pooled is not None]
+    kept = [rung for rung in seen if all(level.kept for level in rung.levels)]
+    if kept:
+        return max(kept, key=lambda rung: rung.offered)
+    return min(seen, key=lambda rung: rung.offered, default=None)
+
+
+def _interval(shown: Rung | None, candidate: _Candidate, hourly: float | None) -> tuple[float, float] | None:
+    if shown is None or hourly is None or shown.pooled is None:
+        return None
+    goodputs = [level.score.goodput_rps for level in shown.levels if level.score is not None]
+    broken = [load for index, load in enumerate(candidate.rungs) if any(not lv.kept for lv in candidate.levels(index))]
+    above = [load for load in broken if load > shown.offered]
+    if candidate.outcome.broken_at is not None and candidate.outcome.broken_at > shown.offered:
+        above.append(candidate.outcome.broken_at)
+    share = shown.pooled.goodput_rps / shown.pooled.offered_rps if shown.pooled.offered_rps else 1.0
+    highest = min(above) / shown.offered * shown.pooled.offered_rps * share if above else None
+    return gain.cost_interval(hourly, goodputs, highest)
+
+
+def _needed(slo: Slo, divide: float) -> int:
+    """Requests without a violation that verify every percentile limit at 95 %."""
+    allowed = [1 - limit.quantile for limit in slo.limits if limit.quantile is not None]
+    if slo.attainment is not None and slo.attainment < 1:
+        allowed.append(1 - slo.attainment)
+    return max((requests_needed(0, share, divide) for share in allowed), default=1)
+
+
+def _missing(pooled: Score | None, objective: Objective) -> int:
+    """Requests that the claim would still need at the rate of violations seen; 0 where more cannot help."""
+    if pooled is None:
+        return _needed(objective.slo, objective.search.divide_counts)
+    lacking = 0
+    for limit in pooled.limits:
+        if limit.decision == "undecided" and limit.n and 0 < limit.allowed < 1:
+            rate = limit.violations / limit.n
+            if rate < limit.allowed:
+                needed = requests_needed(rate, limit.allowed, limit.design_effect)
+                lacking = max(lacking, needed - (min(limit.n, pooled.n)))
+    return lacking
