@@ -64,7 +64,7 @@ def bracket(steps: Sequence[Step]) -> Bracket:
 
 def next_load(steps: Sequence[Step], rules: Rules, first: float) -> float | None:
     """
-    The load of the next level, or None when the capacity is known as well as the rules ask, or nothing more can be done.
+    The load of the next level, or None when the capacity is known as well as asked, or nothing more can be done.
 
     Args:
         steps: What was tried on this deployment, in order.
@@ -78,16 +78,24 @@ def next_load(steps: Sequence[Step], rules: Rules, first: float) -> float | None
     seen = bracket(steps)
     if seen.broken is None:
         return _whole(max(step.load for step in steps) * rules.growth, rules)
-    if seen.kept is None:
-        lowest = [step for step in steps if step.load == seen.broken]
-        if (rules.whole and seen.broken <= 1) or _alone(lowest):
-            return _confirm(lowest)
-        return _whole(seen.broken / rules.growth, rules)
-    if seen.closed(rules):
-        return _confirm([step for step in steps if step.load == seen.broken])
-    middle = math.sqrt(seen.kept * seen.broken)
+    return _below(steps, seen.broken, rules) if seen.kept is None else _between(steps, seen.kept, seen.broken, rules)
+
+
+def _below(steps: Sequence[Step], broken: float, rules: Rules) -> float | None:
+    """Nothing was kept yet: lower, until requests hardly meet."""
+    lowest = [step for step in steps if step.load == broken]
+    if (rules.whole and broken <= 1) or any(s.in_flight is not None and s.in_flight < ALONE for s in lowest):
+        return _confirm(lowest)
+    return _whole(broken / rules.growth, rules)
+
+
+def _between(steps: Sequence[Step], kept: float, broken: float, rules: Rules) -> float | None:
+    """The middle of the bracket; at its end the broken load again, if its verdict may be bad luck."""
+    if Bracket(kept, broken).closed(rules):
+        return _confirm([step for step in steps if step.load == broken])
+    middle = math.sqrt(kept * broken)
     if rules.whole:
-        middle = min(max(round(middle), seen.kept + 1), seen.broken - 1)
+        middle = min(max(round(middle), kept + 1), broken - 1)
     return middle
 
 
@@ -101,10 +109,6 @@ def _confirm(at_broken: Sequence[Step]) -> float | None:
     if len(at_broken) == 1 and not at_broken[0].certain:
         return at_broken[0].load
     return None
-
-
-def _alone(steps: Sequence[Step]) -> bool:
-    return any(step.in_flight is not None and step.in_flight < ALONE for step in steps)
 
 
 def _whole(load: float, rules: Rules) -> float:

@@ -66,8 +66,8 @@ def decide(objective: Objective, outcomes: Sequence[Outcome], verified: Mapping[
     """
     The status of a study that ran to its end.
 
-    A winner needs a gain over the baseline that is above `search.min_gain` with confidence; without a baseline that keeps
-    the SLO, the best candidate that stood its verification wins.
+    A winner needs a gain over the baseline that is above `search.min_gain` with confidence; without a baseline that
+    keeps the SLO, the best candidate that stood its verification wins.
     """
     standing = [outcome for outcome in outcomes if value(objective, outcome) is not None]
     standing = [outcome for outcome in standing if outcome.trial not in verified or _stood(verified[outcome.trial])]

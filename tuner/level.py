@@ -15,8 +15,8 @@ from tuner.slo import Objective, Slo
 from tuner.validity import invalid_reason
 
 Purpose = Literal["challenge", "search", "fixed", "verify"]
-#: Stores a finished level at once, so that a crash loses at most the level that runs.
-Keep = Callable[[Level, LevelData], None]
+#: Stores a finished level at once, so that a crash loses at most the level that runs; returns it as stored.
+Keep = Callable[[Level, LevelData], Level]
 
 
 def closed_loop(objective: Objective) -> bool:
@@ -151,7 +151,7 @@ def measure(running: Running, planned: LevelPlan, *, purpose: Purpose, keep: Kee
         if data.stopped == "interrupted":
             raise Interrupted(data.stop_detail or "interrupted")
         level = judge(data, purpose=purpose, seconds=data.counters.get("level_seconds", time.monotonic() - begun))
-        keep(level, data)
+        level = keep(level, data)
         if not level.invalid:
             return level, data
     raise InfrastructureFailed("client_saturated", f"the level was invalid twice: {level.invalid}")

@@ -2,8 +2,8 @@
 The search strategies, behind Optuna's sampler interface, and what Optuna is told.
 
 The ledger is the truth and Optuna's storage a working copy of it: `Proposals.reconcile` mends the copy at every start.
-Each proposal gets a sampler of its own, seeded by (study seed, number of the proposal), so a resumed study proposes what
-the uninterrupted one would have proposed and replays nothing.
+Each proposal gets a sampler of its own, seeded by (study seed, number of the proposal), so a resumed study proposes
+what the uninterrupted one would have proposed and replays nothing.
 """
 
 import math

@@ -7,7 +7,6 @@ the budget ends) happens in one thread, from the ledger's outcomes alone, so a k
 
 import math
 import time
-from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -133,7 +132,7 @@ class Study:
             running: dict[Future[Outcome], tuple[int, Proposal | None]] = {}
             try:
                 while True:
-                    while len(running) < self._wanted(running) and (task := self._next(len(running))) is not None:
+                    while len(running) < self._wanted() and (task := self._next(len(running))) is not None:
                         number, attempt, configuration, proposal = task
                         self._running[configuration.key] = number
                         running[pool.submit(self._measure, number, attempt, configuration)] = (number, proposal)
@@ -147,7 +146,7 @@ class Study:
                 wait(running)
                 raise
 
-    def _wanted(self, running: Mapping[Future[Outcome], object]) -> int:
+    def _wanted(self) -> int:
         """The baseline runs alone: everything after it starts from what it showed."""
         return self.parallel if 0 in self._outcomes else 1
 
@@ -223,8 +222,9 @@ class Study:
             self.ledger.begin(number, attempt, configuration, deployment.commands)
             self.listen(TrialStarted(number, attempt, configuration, baseline=number == 0))
 
-            def keep(level: Level, data: LevelData) -> None:
-                self.ledger.write_level(number, level, data)
+            def keep(level: Level, data: LevelData) -> Level:
+                full = self.launcher.source == "live" or number == 0
+                return self.ledger.write_level(number, level, data, full=full)
 
             outcome = run(
                 self._task(number, attempt, configuration),

@@ -99,12 +99,13 @@ def _climb(
     rules = capacity.Rules(search.resolution, 1 if fixed else search.max_levels, whole=closed_loop(objective))
     number = 1
 
-    def kept(level: Level, data: LevelData) -> None:
+    def kept(level: Level, data: LevelData) -> Level:
         nonlocal number
-        number = level.number + 1
-        progress.levels.append(level)
-        keep(level, data)
-        listen(LevelEnded(task.number, level, unit(objective)))
+        number = data.plan.number + 1
+        stored = keep(level, data)
+        progress.levels.append(stored)
+        listen(LevelEnded(task.number, stored, unit(objective)))
+        return stored
 
     first = _fixed_load(objective) if fixed else task.first
     if first is None:
@@ -200,7 +201,7 @@ def _outcome(
 
 
 def margins(level: Level | None) -> dict[str, float]:
-    """Signed relative margins of a level; the limit that ended it early counts as broken even if its estimate was not."""
+    """Signed relative margins; the limit that ended the level early counts as broken even if its estimate was not."""
     if level is None or level.score is None:
         return {}
     found = dict(level.score.margins)

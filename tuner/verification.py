@@ -37,7 +37,6 @@ class _Candidate:
     rungs: tuple[float, ...]  # loads, falling
     at: int  # index of the rung that the next session starts at
     measured: dict[int, list[tuple[Level, LevelData]]] = field(default_factory=dict)
-    finals: list[Level | None] = field(default_factory=list)  # of each session: the level that was kept
     sessions: int = 0
     dropped: str = ""  # why it is out
 
@@ -169,11 +168,12 @@ def _session(
     trial = candidate.outcome.trial
     number = 1
 
-    def kept(level: Level, data: LevelData) -> None:
+    def kept(level: Level, data: LevelData) -> Level:
         nonlocal number
-        number = level.number + 1
-        keep(level, data)
-        listen(LevelEnded(trial, level, unit(objective)))
+        number = data.plan.number + 1
+        stored = keep(level, data)
+        listen(LevelEnded(trial, stored, unit(objective)))
+        return stored
 
     try:
         with launcher.deployment(
@@ -192,7 +192,6 @@ def _session(
                 level, data = measure(running, planned, purpose="verify", keep=kept)
                 candidate.measured.setdefault(candidate.at, []).append((level, data))
                 if level.kept or candidate.at + 1 >= len(candidate.rungs):
-                    candidate.finals.append(level if level.kept else None)
                     return
                 candidate.at += 1
     except ConfigurationFailed as error:
