@@ -1,7 +1,19 @@
-"""What the client saw of each request: facts only. All times are in seconds from the start of the level."""
+"""
+What the client saw of each request: facts only. All times are in seconds from the start of the level.
 
-from dataclasses import dataclass
-from typing import Literal
+On disk a record is one JSON object in one line, its keys in the order of the attributes, `chunks` as `[[t_s, n], …]`.
+Both directions are strict: a time that is no finite number, an unknown key or a missing one is an error, never a guess.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import orjson
+
+from tuner.errors import MeasurementError
 
 Phase = Literal["warmup", "measured", "drain"]
 TokenSource = Literal["usage", "tokenizer", "chunks"]
@@ -44,3 +56,85 @@ class Record:
     status: str
     error: str | None
     phase: Phase
+
+
+_KEYS = tuple(field.name for field in fields(Record))
+_TIMES = ("sent_s", "first_token_s", "last_token_s")  # None = never happened
+_COUNTS = ("asked_input_tokens", "asked_output_tokens", "output_tokens")
+
+
+def to_line(record: Record) -> bytes:
+    """
+    One line of JSON, newline included.
+
+    Raises:
+        MeasurementError: The record is not one that `from_line` would give back, say a time is NaN.
+    """
+    values = {key: getattr(record, key) for key in _KEYS}
+    _check(values)
+    return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def from_line(line: bytes | str) -> Record:
+    """
+    The record of one line.
+
+    Raises:
+        MeasurementError: The line is no JSON object, or its keys or values are not those of a record.
+    """
+    try:
+        values = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise MeasurementError(f"record: not JSON ({error}): write one JSON object a line") from error
+    if not isinstance(values, dict):
+        raise MeasurementError(f"record: got {type(values).__name__}: a line holds one JSON object")
+    if values.keys() != set(_KEYS):
+        missing, unknown = sorted(set(_KEYS) - values.keys()), sorted(values.keys() - set(_KEYS))
+        raise MeasurementError(f"record: missing keys {missing}, unknown keys {unknown}: a record has exactly {_KEYS}")
+    if isinstance(values["chunks"], list):
+        values["chunks"] = tuple(tuple(chunk) if isinstance(chunk, list) else chunk for chunk in values["chunks"])
+    _check(values)
+    return Record(**values)
+
+
+def _check(values: Mapping[str, Any]) -> None:
+    _require(values, "id", isinstance(values["id"], str), "text")
+    _require(values, "status", is_status(values["status"]), "a request class")
+    _require(values, "error", values["error"] is None or isinstance(values["error"], str), "text or null")
+    _require(values, "phase", values["phase"] in get_args(Phase), f"one of {get_args(Phase)}")
+    _require(values, "token_source", values["token_source"] in get_args(TokenSource), f"one of {get_args(TokenSource)}")
+    _require(values, "scheduled_s", _is_time(values["scheduled_s"]), "a finite number of seconds")
+    for key in _TIMES:
+        _require(values, key, values[key] is None or _is_time(values[key]), "a finite number of seconds, or null")
+    for key in _COUNTS:
+        _require(values, key, _is_count(values[key]), "a whole number >= 0")
+    known = values["input_tokens"]
+    _require(values, "input_tokens", known is None or _is_count(known), "a whole number >= 0, or null")
+    chunks = values["chunks"]
+    sound = isinstance(chunks, tuple) and all(
+        isinstance(chunk, tuple) and len(chunk) == 2 and _is_time(chunk[0]) and _is_count(chunk[1]) for chunk in chunks
+    )
+    _require(values, "chunks", sound, "pairs of a finite time and a whole number of tokens")
+    ordered = all(earlier[0] <= later[0] for earlier, later in pairwise(chunks))
+    _require(values, "chunks", ordered, "in order of time")
+
+
+def is_status(value: object) -> bool:
+    """Whether this is one of the classes in which a request can end."""
+    if not isinstance(value, str):
+        return False
+    code = value.removeprefix("http_")
+    return value in (OK, UNFINISHED, *FAILURES) or (code != value and len(code) == 3 and code.isdecimal())
+
+
+def _require(values: Mapping[str, Any], key: str, holds: bool, rule: str) -> None:
+    if not holds:
+        raise MeasurementError(f"record {values['id']!r}: {key}: got {str(values[key])[:80]}: it must be {rule}")
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (float, int) and math.isfinite(value)  # type: ignore[arg-type]  # bool is not among them
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
