@@ -81,6 +81,8 @@ FORBIDDEN_FLAGS = {
     "data_parallel_address": _PLACES,
     "data_parallel_rpc_port": _PLACES,
 }
+#: Flags of their own although a forbidden one begins with their name.
+_COMPLETE = frozenset({"reasoning_parser"})
 #: Keys inside a flag's JSON value that load code, wherever they stand.
 _LOADING_KEYS = re.compile(r"trust_remote_code|.*(module_path|plugin|_cls|middleware|auto_map)s?", re.IGNORECASE)
 
@@ -117,9 +119,11 @@ def flag(name: str) -> str | None:
     plain = re.sub(r"[.+].*", "", plain)
     if plain.startswith("ssl") or plain == "enable_ssl_refresh":
         return f"the flag {plain} may not be set here: {_LISTENS}"
+    if plain in FORBIDDEN_FLAGS:
+        return f"the flag {plain} may not be set here: {FORBIDDEN_FLAGS[plain]}"
     for forbidden, why in FORBIDDEN_FLAGS.items():
-        if plain == forbidden or (len(plain) >= 3 and forbidden.startswith(plain)):
-            return f"the flag {forbidden} may not be set here: {why}"
+        if len(plain) >= 3 and forbidden.startswith(plain) and plain not in _COMPLETE:
+            return f"the flag {plain} may not be set here, it may be read as {forbidden}: {why}"
     return None
 
 
