@@ -194,8 +194,7 @@ class Ledger:
 
     def next_attempt(self, trial: int) -> int:
         """Number for the next attempt of a trial: 1 if it was never begun."""
-        path = self.trial_directory(trial)
-        return trialfiles.read_entry(path).attempt + 1 if (path / trialfiles.CONFIGURATION).exists() else 1
+        return trialfiles.last_attempt(self.trial_directory(trial)) + 1
 
     def begin(
         self, trial: int, attempt: int, configuration: Configuration, commands: Sequence[Mapping[str, object]] = ()
@@ -275,8 +274,8 @@ class Ledger:
         root = self.path / "trials"
         found = root.iterdir() if root.is_dir() else ()
         paths = (path for path in found if path.name.isdecimal() and path.is_dir() and not path.is_symlink())
-        entries = (trialfiles.read_entry(path) for path in sorted(paths, key=lambda path: int(path.name)))
-        return [entry for entry in entries if entry.info or entry.outcome is not None or entry.earlier]
+        begun = (path for path in paths if trialfiles.last_attempt(path))
+        return [trialfiles.read_entry(path) for path in sorted(begun, key=lambda path: int(path.name))]
 
     def trial(self, number: int) -> TrialEntry:
         """

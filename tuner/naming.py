@@ -1,5 +1,6 @@
 """Names of studies become names of directories: none may lead out of the runs directory."""
 
+import contextlib
 import difflib
 import hashlib
 import re
@@ -89,9 +90,9 @@ def find(runs: Path, study: str) -> Path:
     """
     if why_invalid(study) is None and (study_directory(runs, study) / "study.json").is_file():
         return study_directory(runs, study)
-    given = Path(study) if study and "\0" not in study else None
-    if given is not None and (given / "study.json").is_file():
-        return given
+    with contextlib.suppress(OSError, ValueError):  # too long, or with a NUL: no path at all
+        if study and (Path(study) / "study.json").is_file():
+            return Path(study)
     names = studies(runs)
     if not names:
         raise InputError(f"STUDY: got {study!r}: there is no study in {runs} yet; start with `tuner optimize`")

@@ -95,13 +95,17 @@ class AttemptFiles:
             MeasurementError: The file is missing or damaged.
         """
         path = self.level_directory(number) / RECORDS
+        level = _read_or_quarantine(self.level_directory(number) / LEVEL)
         try:
-            return recordfile.read(path)
+            found = recordfile.read(path)
+            if level is not None and len(found) != level["record_count"]:
+                raise MeasurementError(f"{path}: has {len(found)} of {level['record_count']} records: it was cut off")
         except FileNotFoundError:
             raise MeasurementError(f"{path}: there are no records of this level") from None
         except MeasurementError as error:
             quarantine(path, str(error))
             raise
+        return found
 
     def level_data(self, number: int, objective: Objective) -> LevelData:
         """
@@ -176,6 +180,14 @@ def read_entry(path: Path) -> TrialEntry:
     return TrialEntry(path, int(path.name), attempt=attempt, earlier=earlier)
 
 
+def last_attempt(path: Path) -> int:
+    """Number of the last attempt that left anything in `path`; 0 without one."""
+    if not path.is_dir():
+        return 0
+    entry = read_entry(path)
+    return entry.attempt if _own_names(path) else entry.attempt - 1
+
+
 def begin(path: Path, attempt: int, configuration: Configuration, commands: Sequence[Mapping[str, object]]) -> None:
     """
     Start an attempt: what lies in `path` from the previous one moves to `attempts/<n>/`.
@@ -188,10 +200,10 @@ def begin(path: Path, attempt: int, configuration: Configuration, commands: Sequ
     """
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
-    previous = read_entry(path).attempt if _own_names(path) else 0
+    previous = last_attempt(path)
     if attempt <= previous:
         raise ValueError(f"{path}: attempt {attempt} after attempt {previous}")
-    if previous:
+    if _own_names(path):
         freeze(read_entry(path))
         _archive(path, path / "attempts" / str(previous))
     with writing(path):
@@ -255,7 +267,13 @@ def write_level(path: Path, number: int, level: Level, data: LevelData, *, full:
     skipped = ("model", "workload", "slo")
     plan = {f.name: getattr(data.plan, f.name) for f in dataclasses.fields(data.plan) if f.name not in skipped}
     window = {"window_start_s": data.window_start_s, "window_s": data.window_s, "realised_rps": data.realised_rps}
-    facts = {"plan": plan, "window": window, "records": "full" if full else "summary", "ended": provenance.now()}
+    facts = {
+        "plan": plan,
+        "window": window,
+        "records": "full" if full else "summary",
+        "record_count": len(records),
+        "ended": provenance.now(),
+    }
     write_json(directory / LEVEL, serial.level_to_json(stored) | facts)
     return stored
 
