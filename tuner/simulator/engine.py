@@ -1,0 +1,224 @@
+"""
+One engine in virtual time: the scheduler's steps one after the other, each as long as its tokens take.
+
+A step in which every running request gets one more token, and nobody can be admitted, is followed by more of the same
+until a request arrives, ends or needs a block that is not there. Such runs are taken at once, with the same arithmetic
+per step, so that results do not depend on it (`compress=False` takes every step singly; tests compare the two).
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from tuner.simulator.blocks import BlockPool
+from tuner.simulator.scheduler import EngineLimits, Request, Scheduler
+from tuner.simulator.steptime import StepTime
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long clients wait, in seconds, before they hang up."""
+
+    first_token_s: float = inf
+    between_tokens_s: float = inf
+    total_s: float = inf
+
+
+class Engine:
+    """
+    One engine.
+
+    `clock_s` is when its next step can start. `ends` are the ends of its steps, which `Request.spans` refer to.
+    """
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        step_time: StepTime,
+        *,
+        pool: BlockPool | None = None,
+        patience: Patience | None = None,
+        compress: bool = True,
+    ) -> None:
+        self.scheduler = Scheduler(limits, pool)
+        self.clock_s = 0.0
+        self.ends: list[float] = []
+        self.just_ended = 0  # requests that ended in the last step
+        self._step_time = step_time
+        self._patience = patience or Patience()
+        self._compress = compress
+        self._steady = False  # the next step is like the last one unless something happens
+        self._expiry_s = inf  # no client hangs up before
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.scheduler.running or self.scheduler.waiting)
+
+    def in_flight(self, now_s: float) -> int:
+        """Requests that a router knows to be open: what ends in a step is open until that step has ended."""
+        live = len(self.scheduler.running) + len(self.scheduler.waiting)
+        return live + (self.just_ended if self.clock_s > now_s else 0)
+
+    def add(self, request: Request) -> None:
+        """
+        A request arrives at `request.arrival_s`; every step that starts before then must have been taken.
+
+        Raises:
+            ValueError: The request can never run here.
+        """
+        limits = self.scheduler.limits
+        longest = request.prompt + request.output
+        if longest > limits.blocks * limits.block_size:
+            raise ValueError(f"{longest} tokens never fit into {limits.blocks} blocks of {limits.block_size}")
+        if longest > limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
+            raise ValueError(f"{longest} tokens never fit into a budget of {limits.max_num_batched_tokens}")
+        if not self.busy:
+            self.clock_s = max(self.clock_s, request.arrival_s)
+        if not self.scheduler.waiting:
+            self._steady = False  # else it stands behind one that cannot be admitted either
+        self.scheduler.waiting.append(request)
+        self._expiry_s = min(self._expiry_s, self._deadline(request)[0])
+
+    def advance(self, until_s: float, *, stop_at_end: bool = False) -> list[Request]:
+        """
+        Take every step that starts before `until_s`; return the requests that ended, in order of their ends.
+
+        Args:
+            until_s: Exclusive; may be infinite.
+            stop_at_end: Return after the first step in which a request ends.
+        """
+        ended: list[Request] = []
+        while self.busy and self.clock_s < until_s:
+            now = self._run(until_s) if self._steady and self._compress else self._step()
+            ended += now
+            if now and stop_at_end:
+                break
+        return ended
+
+    def emissions(self, request: Request, until_s: float = inf) -> list[float]:
+        """When the request got its tokens, each a chunk of its own, up to and including `until_s`."""
+        times = [time for first, past in request.spans for time in self.ends[first:past]]
+        while times and times[-1] > until_s:
+            times.pop()
+        return times
+
+    def _step(self) -> list[Request]:
+        """One step as the scheduler decides it."""
+        preemptions = self.scheduler.preemptions
+        step = self.scheduler.schedule()
+        if not step:
+            return []  # everything was preempted; the next call admits again
+        prefills: list[tuple[int, int]] = []
+        decodes = context = 0
+        for request, tokens in step:
+            if tokens == 1 and request.emitted and request.computed == request.prompt + request.emitted:
+                decodes += 1
+                context += request.computed
+            else:
+                prefills.append((tokens, request.computed - tokens))
+        self.clock_s += self._step_time.step(prefills, decodes, context)
+        ended = self._hang_ups() if self.clock_s > self._expiry_s else []
+        ended += self._emit(step)
+        self.just_ended = len(ended)
+        alike = not prefills and not ended and preemptions == self.scheduler.preemptions
+        self._steady = alike and len(step) == len(self.scheduler.running)
+        return ended
+
+    def _emit(self, step: list[tuple[Request, int]]) -> list[Request]:
+        """Tokens at the end of a step, for whoever has no more to compute."""
+        index = len(self.ends)
+        self.ends.append(self.clock_s)
+        ended: list[Request] = []
+        for request, _ in step:
+            if request.computed < request.prompt + request.emitted or request.status:
+                continue
+            request.emitted += 1
+            spans = request.spans
+            if spans and spans[-1][1] == index:
+                spans[-1][1] = index + 1
+            else:
+                spans.append([index, index + 1])
+            if request.emitted == request.output:
+                ended.append(self._end(request, "ok", self.clock_s))
+        if ended:
+            self.scheduler.leave()
+        return ended
+
+    def _run(self, until_s: float) -> list[Request]:
+        """Steps like the last one: one token for each running request, nobody admitted."""
+        running, pool, size = self.scheduler.running, self.scheduler.pool, self.scheduler.limits.block_size
+        batch, left, context = len(running), running[0].output, 0
+        wanted = [0] * size  # blocks that step i of the run takes, at i modulo the block size
+        for request in running:
+            wanted[-request.computed % size] += 1
+            context += request.computed + 1
+            left = min(left, request.output - request.emitted)
+        clock, ends, step_time, expiry = self.clock_s, self.ends, self._step_time.step, self._expiry_s
+        before, free = len(ends), pool.free
+        for index in range(left):
+            free -= wanted[index % size]
+            if clock >= until_s or free < 0:
+                break
+            end = clock + step_time((), batch, context)
+            if end > expiry:
+                break
+            clock = end
+            ends.append(end)
+            context += batch
+        steps = len(ends) - before
+        self._steady = clock >= until_s  # else something has to be decided
+        if not steps:
+            return []
+        self.clock_s = clock
+        rounds, rest = divmod(steps, size)
+        pool.take(rounds * batch + sum(wanted[:rest]))
+        self.scheduler.least_free = min(self.scheduler.least_free, pool.free)
+        self.scheduler.computed_tokens += steps * batch
+        for request in running:
+            request.computed += steps
+            request.emitted += steps
+            request.spans[-1][1] += steps
+        ended = [self._end(request, "ok", clock) for request in running if request.emitted == request.output]
+        if ended:
+            self.scheduler.leave()
+        self.just_ended = len(ended)
+        self._steady = self._steady and not ended
+        return ended
+
+    def _hang_ups(self) -> list[Request]:
+        """Clients whose patience ended before this step did."""
+        gone: list[Request] = []
+        least = inf
+        for request in self.scheduler.running:
+            deadline_s, status = self._deadline(request)
+            if deadline_s < self.clock_s:
+                gone.append(self._end(request, status, deadline_s))
+            else:
+                least = min(least, deadline_s)
+        waiting, stay = self.scheduler.waiting, []
+        while waiting:
+            deadline_s, status = self._deadline(waiting[0])
+            if deadline_s < self.clock_s:
+                gone.append(self._end(waiting.popleft(), status, deadline_s))
+                continue
+            least = min(least, deadline_s)
+            if not waiting[0].emitted:
+                break  # those behind it arrived later and have waited less
+            stay.append(waiting.popleft())
+        waiting.extendleft(reversed(stay))
+        self.scheduler.leave()
+        self._expiry_s = least
+        return gone
+
+    def _deadline(self, request: Request) -> tuple[float, str]:
+        patience = self._patience
+        total = request.scheduled_s + patience.total_s
+        if request.emitted:
+            gap = self.ends[request.spans[-1][1] - 1] + patience.between_tokens_s
+            return min((gap, "timeout_gap"), (total, "timeout_total"))
+        first = request.scheduled_s + patience.first_token_s
+        return min((first, "timeout_first_token"), (total, "timeout_total"))
+
+    def _end(self, request: Request, status: str, at_s: float) -> Request:
+        request.status = status
+        request.ended_s = at_s
+        return request

@@ -1,0 +1,234 @@
+"""One level of load on simulated engines: the same requests, phases and stop rules as under the live client."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+
+from tuner.early import EarlyFailure, InOrder
+from tuner.load.arrivals import DRAIN, MEASURED, WARMUP, Window
+from tuner.load.plan import LevelData, LevelPlan
+from tuner.load.shape import Rows, level_requests
+from tuner.records import OK, UNFINISHED, Phase, Record
+from tuner.simulator.cluster import Cluster, Routing
+from tuner.simulator.engine import Engine, Patience
+from tuner.simulator.scheduler import EngineLimits, Request
+from tuner.simulator.steptime import StepTime
+
+#: Status of a request that the engine refuses because it is longer than `max_model_len`.
+TOO_LONG = "http_400"
+_PHASES: Mapping[int, Phase] = {WARMUP: "warmup", MEASURED: "measured", DRAIN: "drain"}
+#: A closed loop's requests are made in portions, the first of at least this many.
+_PORTION = 256
+
+
+class Level:
+    """
+    One level of load, from empty caches to the end of its last measured request.
+
+    Args:
+        plan: Of the level.
+        rows: Of its source; None for a synthetic one.
+        limits: Of each engine.
+        step_time: Of each engine.
+        engines: How many serve, >= 1.
+        max_model_len: Requests of more tokens, prompt and answer together, are refused.
+        front_end_s: See `Cluster`.
+        routing: See `Cluster`.
+        compress: See `engine`.
+    """
+
+    def __init__(
+        self,
+        plan: LevelPlan,
+        rows: Rows | None,
+        *,
+        limits: EngineLimits,
+        step_time: StepTime,
+        engines: int = 1,
+        max_model_len: int,
+        front_end_s: float = 0.0,
+        routing: Routing = "round_robin",
+        compress: bool = True,
+    ) -> None:
+        self._plan, self._rows, self._limits = plan, rows, limits
+        self._max_model_len, self._front_end_s = max_model_len, front_end_s
+        timeout = plan.workload.timeout
+        patience = Patience(timeout.first_token_s, timeout.between_tokens_s, timeout.total_s)
+        self._engines = [Engine(limits, step_time, patience=patience, compress=compress) for _ in range(engines)]
+        self._cluster = Cluster(self._engines, routing=routing, front_end_s=front_end_s)
+        self._early = EarlyFailure(plan.slo, plan.alpha, plan.divide_counts) if plan.stop_early else None
+        self._order: InOrder[Request] | None = None  # from the first measured request on
+        self._requests: list[Request] = []  # in order of arrival
+        self._phases: list[int] = []
+        self._records: dict[int, Record] = {}  # those that the early stop has seen
+        self._measured = self._open = 0
+        self._draining = False
+        self._last_s = 0.0  # when the last measured request so far ended
+        self._decided_s = 0.0  # the same, of those that the early stop has seen
+        self._window: Window | None = None  # None = not over yet (closed loop)
+        self._end_s: float | None = None
+        self._broken = ""
+        self._keys: dict[bytes, list[int]] = {}
+
+    def run(self) -> LevelData:
+        """The level to its end; once."""
+        concurrency = self._plan.concurrency
+        self._shapes = level_requests(self._plan, self._rows, None if concurrency is None else _PORTION)
+        self._warm()
+        if concurrency is None:
+            self._window = self._shapes.window
+            self._cluster.open_loop(self._scheduled(), self._watch)
+        else:
+            self._cluster.closed_loop([0.0] * concurrency, self._next, self._watch)
+        return self._data()
+
+    def _scheduled(self) -> Iterator[Request]:
+        """Requests of an open loop, in order, until the level is over."""
+        arrival_s, phase = self._shapes.arrival_s, self._shapes.phase
+        if arrival_s is None or phase is None:
+            raise ValueError("an open loop has a schedule")
+        for scheduled_s, code in zip(arrival_s.tolist(), phase.tolist(), strict=True):
+            if code == DRAIN and not self._open:
+                self._end_s = self._last_s
+                return
+            yield self._arrive(scheduled_s, code)
+
+    def _next(self, scheduled_s: float) -> Request | None:
+        """The request of a closed loop that starts now; its lengths do not depend on who answers when."""
+        measure = self._plan.workload.measure
+        end_s = measure.warmup_s + measure.duration_s
+        if len(self._requests) >= len(self._shapes):
+            self._shapes = level_requests(self._plan, self._rows, 2 * len(self._shapes))
+        if scheduled_s < measure.warmup_s:
+            return self._arrive(scheduled_s, WARMUP)
+        if self._window is None and (self._measured < self._plan.min_requests or scheduled_s < end_s):
+            return self._arrive(scheduled_s, MEASURED)
+        if self._window is None:
+            # Where the count decides, the window ends with the arrival after the last counted one, as in an open loop.
+            end_s = scheduled_s if self._measured == self._plan.min_requests else end_s
+            self._window = Window(measure.warmup_s, end_s - measure.warmup_s)
+        if not self._open:
+            self._end_s = self._last_s
+            return None
+        return self._arrive(scheduled_s, DRAIN)
+
+    def _arrive(self, scheduled_s: float, phase: int) -> Request:
+        index = len(self._requests)
+        request = Request(
+            index,
+            int(self._shapes.input_tokens[index]),
+            int(self._shapes.output_tokens[index]),
+            self._shared(index),
+            scheduled_s=scheduled_s,
+        )
+        if request.prompt + request.output > self._max_model_len:
+            request.status, request.ended_s = TOO_LONG, scheduled_s + self._front_end_s
+        self._requests.append(request)
+        self._phases.append(phase)
+        self._draining = phase == DRAIN
+        if phase == MEASURED:
+            self._measured += 1
+            self._open += 1
+            if self._order is None:
+                self._order = InOrder(index)
+        return request
+
+    def _shared(self, index: int) -> Sequence[int]:
+        """Keys of the full engine blocks that the request may share with others."""
+        size = self._limits.block_size
+        count = self._shapes.shared_tokens(index) // size
+        if not count or not self._limits.enable_prefix_caching:
+            return ()
+        blocks = self._shapes.blocks(index)
+        name = blocks.tobytes()
+        found = self._keys.get(name)
+        if found is None or len(found) != count:
+            found = self._keys[name] = self._shapes.cache_keys(index, size)[:count].tolist()
+        return found
+
+    def _warm(self) -> None:
+        """`cache: warm` fills the prefix caches with the level's first shared prefixes, spread as the router would."""
+        cache = self._plan.workload.cache
+        for index in range(min(cache.requests, len(self._shapes)) if cache.policy == "warm" else 0):
+            pool = self._engines[index % len(self._engines)].scheduler.pool
+            keys = [key for key in self._shared(index) if not pool.cached((key,))]
+            if len(keys) <= pool.free:
+                pool.take(len(keys))
+                pool.give_back(0, [key for key in keys if pool.publish(key)])
+
+    def _watch(self, ended: Sequence[Request]) -> bool:
+        """The level is over: every measured request is decided, or a limit is certainly broken."""
+        if self._end_s is not None:
+            return True
+        for request in ended:
+            if self._phases[request.number] != MEASURED:
+                continue
+            self._open -= 1
+            self._last_s = max(self._last_s, request.ended_s)
+            if self._early is None or self._order is None:
+                continue
+            for decided in self._order.push(request.number, request):
+                self._decided_s = max(self._decided_s, decided.ended_s)
+                record = self._records[decided.number] = self._record(decided)
+                self._broken = self._early.update(record) or ""
+                if self._broken:
+                    self._end_s = self._decided_s
+                    return True
+        if self._draining and not self._open:
+            self._end_s = self._last_s
+        return self._end_s is not None
+
+    def _record(self, request: Request) -> Record:
+        """What a client would have seen of a request until the end of the level."""
+        end_s = request.ended_s if self._end_s is None else self._end_s
+        decided = request.ended_s <= end_s
+        if decided and request.number in self._records:
+            return self._records[request.number]
+        times = self._engines[request.engine].emissions(request, end_s)
+        return Record(
+            id=f"{self._plan.seed}-{self._plan.number}-{request.number}",
+            scheduled_s=request.scheduled_s,
+            sent_s=request.scheduled_s,
+            first_token_s=times[0] if times else None,
+            last_token_s=times[-1] if times else None,
+            asked_input_tokens=request.prompt,
+            input_tokens=request.prompt if times else None,
+            asked_output_tokens=request.output,
+            output_tokens=len(times),
+            token_source="usage",  # noqa: S106
+            chunks=tuple(zip(times, repeat(1))),
+            status=(request.status or OK) if decided else UNFINISHED,
+            error=None,
+            phase=_PHASES[self._phases[request.number]],
+        )
+
+    def _data(self) -> LevelData:
+        end_s = self._last_s if self._end_s is None else self._end_s
+        self._end_s = end_s
+        start_s = self._plan.workload.measure.warmup_s
+        window = self._window or Window(start_s, end_s - start_s)
+        if self._broken and end_s < window.end_s:
+            window = Window(start_s, end_s - start_s)
+        sent = [request for request in self._requests if request.scheduled_s < end_s]
+        arrived = sum(1 for request in sent if self._phases[request.number] == MEASURED)
+        return LevelData(
+            plan=self._plan,
+            records=tuple(self._record(request) for request in sent),
+            window_start_s=start_s,
+            window_s=window.length_s,
+            realised_rps=arrived / window.length_s,
+            stopped="slo" if self._broken else "",
+            stop_detail=self._broken,
+            counters=self._counters(end_s),
+        )
+
+    def _counters(self, end_s: float) -> dict[str, float]:
+        """Names as the engine's own at /metrics where it has them; `level_seconds` is the level's virtual duration."""
+        schedulers = [engine.scheduler for engine in self._engines]
+        used = [1 - each.least_free / each.pool.blocks for each in schedulers]
+        return {
+            "level_seconds": end_s,
+            "num_preemptions_total": float(sum(each.preemptions for each in schedulers)),
+            "prefix_cache_queries_total": float(sum(each.prefix_queries for each in schedulers)),
+            "prefix_cache_hits_total": float(sum(each.prefix_hits for each in schedulers)),
+            "kv_cache_usage_peak": max(used),
+        }

@@ -1,0 +1,238 @@
+"""A configuration, as the engine would resolve it on this model and these devices: limits, memory and step times."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner import devices, model
+from tuner.configuration import Configuration
+from tuner.devices import Device
+from tuner.errors import ConfigurationFailed, InputError
+from tuner.model import GIB, ModelFacts
+from tuner.simulator.memory import kv_tokens
+from tuner.simulator.scheduler import EngineLimits
+from tuner.simulator.steptime import Machine, ModelShape, Roofline, StepTime
+from tuner.slo import Objective, Pool, Scalar
+
+#: Version of the constants below and of the roofline's form: results of two versions are not comparable.
+STEP_TIMES = "roofline-1"
+#: Flags that the model of the engine understands. Any other changes nothing here.
+MODELLED_FLAGS = (
+    "tensor_parallel_size",
+    "data_parallel_size",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "long_prefill_token_threshold",
+    "block_size",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
+    "kv_cache_dtype",
+    "quantization",
+)
+#: Seconds from a request's arrival until a scheduler sees it, where nothing was calibrated: HTTP, tokenising, routing.
+FRONT_END_S = {"gpu": 0.015, "cpu": 0.008}
+#: Each step of a GPU engine: scheduling, launching, sampling.
+GPU_STEP_S = 0.0025
+#: One core of a CPU slot, after a model of 26M parameters (8 layers) on vLLM's CPU build: 2,048 prompt tokens take
+#: about 1 s of a core, a decode step 9 ms.
+CPU_CORE_FLOPS = 2.4e11
+CPU_CORE_BYTES_PER_S = 1.0e10
+CPU_STEP_S, CPU_LAYER_S, CPU_TOKEN_S = 0.0045, 0.0005, 0.00005
+#: KV cache of a CPU engine where `VLLM_CPU_KVCACHE_SPACE` does not say.
+CPU_KV_GIB = 4.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What one engine of a configuration is like, and how many there are."""
+
+    limits: EngineLimits
+    step_time: StepTime
+    engines: int
+    kv_tokens: int  # of one engine
+    max_model_len: int  # tokens
+    front_end_s: float
+    device: str
+    ignored_flags: tuple[str, ...]
+
+
+def resolve(configuration: Configuration, objective: Objective) -> Setup:
+    """
+    The engines of an aggregated configuration.
+
+    Raises:
+        InputError: Model or device are unknown here.
+        ConfigurationFailed: `out_of_memory`, `bad_flag`: what the engine itself would refuse at its start.
+    """
+    role = configuration.roles[0]
+    flags = {name: value for name, value in {**objective.engine.flags, **role.flags}.items() if value is not None}
+    facts = known_model(objective.model)
+    pool = pool_of(configuration, objective)
+    tensor_parallel = _whole(flags, "tensor_parallel_size", 1)
+    max_model_len = _whole(flags, "max_model_len", facts.max_model_len)
+    shape = _shape(facts, flags, pool)
+    block_size = _whole(flags, "block_size", 16 if pool.unit == "gpu" else 128)
+    tokens = _kv_tokens(flags, objective, pool, shape, tensor_parallel)
+    blocks = _whole(flags, "num_gpu_blocks_override", max(0, tokens) // block_size)
+    if blocks * block_size < max_model_len:
+        raise ConfigurationFailed(
+            "out_of_memory",
+            f"{max(0, tokens)} tokens of KV cache fit beside the weights, max_model_len needs {max_model_len}",
+        )
+    return Setup(
+        limits=_limits(flags, pool, blocks, block_size, max_model_len),
+        step_time=Roofline(shape, machine_of(pool, fp8=shape.compute_bytes == 1), tensor_parallel),
+        engines=role.replicas * _whole(flags, "data_parallel_size", 1),
+        kv_tokens=blocks * block_size,
+        max_model_len=max_model_len,
+        front_end_s=FRONT_END_S[pool.unit],
+        device=pool.device if pool.unit == "gpu" else f"{pool.cores}-core CPU slot",
+        ignored_flags=tuple(sorted(name for name in flags if name not in MODELLED_FLAGS)),
+    )
+
+
+def known_model(name: str) -> ModelFacts:
+    """
+    Raises:
+        InputError: No directory, and not in the shipped table.
+    """
+    facts = model.facts(name)
+    if facts is None:
+        raise InputError(
+            f"model: got {name}: its shape is not known here, so it cannot be simulated; give a model directory, "
+            f"or one of {', '.join(model.known_models())}"
+        )
+    return facts
+
+
+def pool_of(configuration: Configuration, objective: Objective) -> Pool:
+    """The first pool whose nodes hold all engines, each within a node; the first pool where none does."""
+    return next((pool for pool in objective.cluster.pools if fits(configuration, pool)), objective.cluster.pools[0])
+
+
+def fits(configuration: Configuration, pool: Pool) -> bool:
+    """An instance never spans nodes; instances may lie on different ones."""
+    role = configuration.roles[0]
+    return pool.nodes * (pool.per_node // role.units_each) >= role.replicas
+
+
+def machine_of(pool: Pool, *, fp8: bool = False) -> Machine:
+    """
+    What one unit of the pool can do.
+
+    Args:
+        pool: Of the units.
+        fp8: Matrix products run in 8 bit, where the device has units for it.
+
+    Raises:
+        InputError: A GPU that the device table does not hold.
+    """
+    if pool.unit == "cpu":
+        return Machine(
+            flops=CPU_CORE_FLOPS * pool.cores,
+            memory_bytes_per_s=CPU_CORE_BYTES_PER_S * pool.cores,
+            link_bytes_per_s=CPU_CORE_BYTES_PER_S,
+            step_s=CPU_STEP_S,
+            layer_s=CPU_LAYER_S,
+            token_s=CPU_TOKEN_S,
+        )
+    device = _device(pool)
+    return Machine(
+        flops=device.fp8_flops if fp8 and device.fp8_flops is not None else device.bf16_flops,
+        memory_bytes_per_s=device.memory_bytes_per_s,
+        link_bytes_per_s=device.link_bytes_per_s,
+        step_s=GPU_STEP_S,
+    )
+
+
+def _device(pool: Pool) -> Device:
+    device = devices.of_pool(pool)
+    if device is None:
+        raise InputError(
+            f"cluster.pools: got gpu {pool.device}: its speed is not known here, so it cannot be simulated; known are "
+            f"{', '.join(devices.devices())}"
+        )
+    return device
+
+
+def _shape(facts: ModelFacts, flags: Mapping[str, Scalar], pool: Pool) -> ModelShape:
+    quantization = flags.get("quantization")
+    online = quantization in model.ONLINE_QUANTISATIONS and not facts.quantised
+    eight_bit_kv = str(flags.get("kv_cache_dtype", "auto")).startswith("fp8")
+    device = devices.of_pool(pool)
+    fp8 = (online or facts.quantised) and device is not None and device.fp8_flops is not None
+    return ModelShape(
+        layers=facts.layers,
+        hidden=facts.hidden,
+        heads=facts.heads,
+        kv_heads=facts.kv_heads if facts.latent is None else 1,
+        head_dim=facts.head_dim,
+        weight_bytes=facts.params if online else facts.weight_bytes,
+        active_parameters=max(facts.active_params - facts.vocab * facts.hidden, 0.5 * facts.active_params),
+        kv_bytes_per_token=facts.kv_bytes_per_token(1.0 if eight_bit_kv else 2.0),
+        compute_bytes=1.0 if fp8 else 2.0,
+    )
+
+
+def _kv_tokens(
+    flags: Mapping[str, Scalar], objective: Objective, pool: Pool, shape: ModelShape, tensor_parallel: int
+) -> int:
+    if pool.unit == "cpu":
+        stated = objective.engine.env.get("VLLM_CPU_KVCACHE_SPACE", "")
+        space = float(stated) if stated.isdecimal() else CPU_KV_GIB
+        return int(space * GIB * tensor_parallel // shape.kv_bytes_per_token)
+    given = flags.get("kv_cache_memory_bytes")
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return int(given * tensor_parallel // (shape.kv_bytes_per_token * max(1.0, tensor_parallel / shape.kv_heads)))
+    utilization = flags.get("gpu_memory_utilization", 0.9)
+    if isinstance(utilization, bool) or not isinstance(utilization, int | float) or not 0 < utilization <= 1:
+        raise ConfigurationFailed(
+            "bad_flag", f"gpu_memory_utilization: got {utilization!r}: a share in (0, 1] is needed"
+        )
+    memory_gib = devices.unit_memory_gib(pool)
+    memory_bytes = (_device(pool).memory_gib if memory_gib is None else memory_gib) * GIB
+    return kv_tokens(shape, memory_bytes=memory_bytes, utilization=utilization, tensor_parallel=tensor_parallel)
+
+
+def _limits(flags: Mapping[str, Scalar], pool: Pool, blocks: int, block_size: int, max_model_len: int) -> EngineLimits:
+    default_tokens, default_seqs = _default_batch(pool)
+    chunked = flags.get("enable_chunked_prefill", True) is not False
+    if not chunked:
+        default_tokens = max(default_tokens, max_model_len)
+    tokens = _whole(flags, "max_num_batched_tokens", default_tokens)
+    sequences = _whole(flags, "max_num_seqs", min(default_seqs, tokens))
+    if not chunked and tokens < max_model_len:
+        raise ConfigurationFailed(
+            "bad_flag", f"max_num_batched_tokens {tokens} < max_model_len {max_model_len} without chunked prefill"
+        )
+    if tokens < sequences:
+        raise ConfigurationFailed("bad_flag", f"max_num_batched_tokens {tokens} < max_num_seqs {sequences}")
+    return EngineLimits(
+        max_num_batched_tokens=tokens,
+        max_num_seqs=sequences,
+        blocks=blocks,
+        block_size=block_size,
+        enable_chunked_prefill=chunked,
+        enable_prefix_caching=flags.get("enable_prefix_caching", True) is not False,
+        long_prefill_token_threshold=_whole(flags, "long_prefill_token_threshold", 0, least=0),
+    )
+
+
+def _default_batch(pool: Pool) -> tuple[int, int]:
+    """`max_num_batched_tokens` and `max_num_seqs` of `vllm serve` 0.32 by memory of the device."""
+    memory_gib = devices.unit_memory_gib(pool) if pool.unit == "gpu" else None
+    if memory_gib is None or memory_gib < 70 or "a100" in pool.device.lower():
+        return 2048, 256
+    return (16384, 1024) if memory_gib >= 160 else (8192, 1024)
+
+
+def _whole(flags: Mapping[str, Scalar], name: str, default: int, *, least: int = 1) -> int:
+    value = flags.get(name, default)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationFailed("bad_flag", f"{name}: got {value!r}: a whole number of at least {least} is needed")
+    return value

@@ -1,0 +1,101 @@
+"""
+How long one step of an engine takes.
+
+`StepTime` is the seam: the scheduler's model knows nothing else of a model or a device. The roofline below needs a data
+sheet only; its constants are stated with their source and are fitted to nothing. Source of the form: Williams et al.,
+Roofline (CACM 2009); all-reduce as a ring: Patarasuk and Yuan (JPDC 2009).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class StepTime(Protocol):
+    """Pure: equal arguments, equal seconds."""
+
+    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
+        """
+        Seconds of one step, > 0.
+
+        Args:
+            prefills: (tokens to compute, tokens before them in the cache) of each prompt chunk.
+            decodes: Requests that get one token.
+            context: Tokens that these attend to, their own included, summed.
+        """
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Of a decoder-only transformer. Bytes are those of the served precision, over all GPUs."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    weight_bytes: float
+    active_parameters: float  # that one token passes through; less than all in a mixture of experts
+    kv_bytes_per_token: float
+    compute_bytes: float  # of one operand of a matrix product: 2 = bf16, 1 = fp8
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One GPU (or CPU slot) of an engine; peaks, and the share of them that kernels reach."""
+
+    flops: float  # FLOP/s at the model's precision
+    memory_bytes_per_s: float
+    link_bytes_per_s: float  # to the other GPUs of the engine, one direction
+    step_s: float  # of every step: scheduling, launching, sampling
+    compute_share: float = 0.62
+    memory_share: float = 0.80
+    attention_share: float = 0.40
+    layer_s: float = 0.0  # of every layer of a step
+    all_reduce_s: float = 8e-6  # of every all-reduce, whatever its size
+    link_share: float = 0.60
+    token_s: float = 0.0  # of every token in a step
+
+
+class Roofline:
+    """
+    Step times of one model on `tensor_parallel` GPUs.
+
+    step = fixed + max(2·P·n / (TP·F·share), W / (TP·BW·share)) + prompt attention / (TP·F·share)
+           + KV bytes read / (TP·BW·share) + two all-reduces a layer
+
+    with n tokens in the step, P parameters that a token passes, W bytes of weights. Prompt attention of a chunk of n
+    tokens behind p is 4·n·(p + (n + 1) / 2)·heads·head_dim FLOPs a layer.
+    """
+
+    def __init__(self, shape: ModelShape, machine: Machine, tensor_parallel: int = 1) -> None:
+        memory = tensor_parallel * machine.memory_bytes_per_s * machine.memory_share
+        compute = tensor_parallel * machine.flops
+        copies = max(1.0, tensor_parallel / shape.kv_heads)  # a KV head that several GPUs need is read by each
+        self._weights_s = shape.weight_bytes / memory
+        self._token_s = 2 * shape.active_parameters / (compute * machine.compute_share)
+        pair_flops = 4 * shape.heads * shape.head_dim * shape.layers
+        self._pair_s = pair_flops / (compute * machine.attention_share)
+        self._context_s = shape.kv_bytes_per_token * copies / memory
+        self._fixed_s = machine.step_s + shape.layers * machine.layer_s
+        self._extra_token_s = machine.token_s
+        if tensor_parallel > 1:
+            self._fixed_s += 2 * shape.layers * machine.all_reduce_s
+            sent = 2 * shape.layers * shape.hidden * 2 * 2 * (tensor_parallel - 1) / tensor_parallel
+            self._extra_token_s += sent / (machine.link_bytes_per_s * machine.link_share)
+
+    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
+        """See `StepTime`."""
+        tokens, pairs, read = decodes, 0.0, context
+        for count, before in prefills:
+            tokens += count
+            pairs += count * (before + (count + 1) / 2)
+            read += before
+        linear = tokens * self._token_s
+        return (
+            self._fixed_s
+            + (linear if linear > self._weights_s else self._weights_s)  # noqa: FURB136  (max() is several times slower)
+            + pairs * self._pair_s
+            + read * self._context_s
+            + tokens * self._extra_token_s
+        )
