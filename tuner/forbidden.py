@@ -1,54 +1,134 @@
 """
 What a file may never make a program do: listen elsewhere, load code, read a file of arguments, carry a secret.
 
-Files come from colleagues and from the web, and their flags end in the command line of a server. `tuner.flags` knows
-the engine's flags and refuses the dangerous ones; here are the rules for values, whole commands and the environment.
-Each function answers with the rule and the remedy, or with None where nothing is wrong.
+Files come from colleagues and from the web, and their flags end in the command line of a server. Each function answers
+with the rule and the remedy, or with None where nothing is wrong. Names of flags are compared without their dashes,
+with `-` and `_` alike; a beginning of a forbidden name is forbidden too, because argument parsers may complete it.
 """
 
 import json
 import re
 from collections.abc import Sequence
 
-from tuner import flags
-from tuner.slo import Scalar
+_LISTENS = "where servers listen is decided by cluster.bind"
+_EXPOSES = "a secret would stand in the command line; set engine.env with a value such as $HF_TOKEN"
+_LOADS = "it makes the server load code or templates from files"
+_FILES = "it reads or writes files of its own choice"
+_PLACES = "the tuner sets it when it places the processes"
 
-_LOGGED = "prompts or answers would stand in the logs"
-_PLACED = "the tuner sets it when it places the processes"
-#: Beside `flags.REFUSED`: of the engine, and of the routers and stores that `engine` may name.
-ALSO_REFUSED = {
-    "enable_log_requests": _LOGGED,
-    "enable_log_outputs": _LOGGED,
-    "enable_log_deltas": _LOGGED,
-    "log_dir": "the tuner keeps the logs of its processes",
-    "profiler_config": "profiles are written where the file says",
-    "prometheus_host": _PLACED,
-    "prometheus_port": _PLACED,
-    "cors_allowed_origins": "it changes who can reach the program",
-    "worker_urls": _PLACED,
-    "wasm_middleware": "it loads code into the router",
-    "ec_transfer_config": _PLACED,
-    "weight_transfer_config": _PLACED,
+#: Flags of `vllm serve` and of routers that no file may set, and why. Also every flag that begins with `ssl`.
+FORBIDDEN_FLAGS = {
+    "host": _LISTENS,
+    "port": _LISTENS,
+    "uds": _LISTENS,
+    "grpc": _LISTENS,
+    "grpc_port": _LISTENS,
+    "prometheus_host": _LISTENS,
+    "prometheus_port": _LISTENS,
+    "cors_allowed_origins": _LISTENS,
+    "root_path": _LISTENS,
+    "allowed_origins": _LISTENS,
+    "allowed_methods": _LISTENS,
+    "allowed_headers": _LISTENS,
+    "allow_credentials": _LISTENS,
+    "api_key": _EXPOSES,
+    "hf_token": _EXPOSES,
+    "chat_template": _LOADS,
+    "trust_request_chat_template": _LOADS,
+    "middleware": _LOADS,
+    "wasm_middleware": _LOADS,
+    "worker_cls": _LOADS,
+    "worker_extension_cls": _LOADS,
+    "scheduler_cls": _LOADS,
+    "model_class_overrides": _LOADS,
+    "logits_processors": _LOADS,
+    "io_processor_plugin": _LOADS,
+    "tool_parser_plugin": _LOADS,
+    "reasoning_parser_plugin": _LOADS,
+    "tool_server": _LOADS,
+    "enable_prompt_embeds": _LOADS,
+    "config": _FILES,
+    "log_config_file": _FILES,
+    "log_dir": _FILES,
+    "logging_config": _FILES,
+    "profiler_config": _FILES,
+    "allowed_local_media_path": _FILES,
+    "allowed_media_domains": _FILES,
+    "otlp_traces_endpoint": _FILES,
+    "enable_log_requests": "prompts would stand in the logs",
+    "enable_log_outputs": "answers would stand in the logs",
+    "enable_log_deltas": "answers would stand in the logs",
+    "model": "the model is the key `model` at the top",
+    "served_model_name": "the model is the key `model` at the top",
+    "tokenizer": "the tokenizer is the model's own, or lengths would be wrong",
+    "tokenizer_revision": "the tokenizer is the model's own; set model_revision at the top",
+    "revision": "set model_revision at the top",
+    "code_revision": "set model_revision at the top",
+    "trust_remote_code": "set engine.trust_remote_code: true where you trust the model's code",
+    "kv_transfer_config": "the tuner writes it from the knobs kv_transfer and kv_store",
+    "ec_transfer_config": _PLACES,
+    "kv_events_config": _PLACES,
+    "weight_transfer_config": _PLACES,
+    "device_ids": _PLACES,
+    "headless": _PLACES,
+    "worker_urls": _PLACES,
+    "prefill": _PLACES,
+    "decode": _PLACES,
+    "master_addr": _PLACES,
+    "master_port": _PLACES,
+    "nnodes": _PLACES,
+    "node_rank": _PLACES,
+    "data_parallel_address": _PLACES,
+    "data_parallel_rpc_port": _PLACES,
 }
+#: Flags of their own although a forbidden one begins with their name.
+_COMPLETE = frozenset({"reasoning_parser"})
 #: Keys inside a flag's JSON value that load code, wherever they stand.
 _LOADING_KEYS = re.compile(r"trust_remote_code|.*(module_path|plugin|_cls|middleware|auto_map)s?", re.IGNORECASE)
 
-#: Beside `flags.REFUSED_ENV`; and every name that begins with one of `_ENV_FAMILIES = ("LD_", "DYLD_", "PYTHON", "BASH_FUNC_", "RAY_")
-_HARMLESS_ENV = frozenset({"PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"})
+#: Environment variables that no file may set, and why. Also every name that begins with one of `_ENV_FAMILIES`.
+FORBIDDEN_ENV = {
+    "PATH": "it decides which programs run; write the program's path in engine.command",
+    "HOME": "programs find their caches and credentials by it",
+    "SHELL": "it decides which programs run",
+    "ENV": "shells run the file that it names",
+    "BASH_ENV": "shells run the file that it names",
+    "IFS": "it changes how shells split words",
+    "NODE_OPTIONS": "it loads code into programs",
+    "GCONV_PATH": "it loads code into programs",
+    "CUDA_VISIBLE_DEVICES": "the tuner sets it when it places the processes",
+    "VLLM_PLUGINS": "it loads code into the server",
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "it lets others run code in the server",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "it opens the server to changes from outside",
+    "VLLM_LOGGING_CONFIG_PATH": "it loads code into the server",
+    "VLLM_SERVER_DEV_MODE": "the tuner sets it where it is safe",
+    "VLLM_HOST_IP": "where servers listen is decided by cluster.bind",
+}
+_ENV_FAMILIES = ("LD_", "DYLD_", "PYTHON", "BASH_FUNC_", "RAY_", "MALLOC_")
+_HARMLESS_ENV = frozenset({"PYTHONHASHSEED", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"})
 _SECRET_NAME = re.compile(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|AUTH)(_|$)", re.IGNORECASE)
 _SWITCH = frozenset({"0", "1", "true", "false"})
 _URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 
 
-def flag(name: str, value: Scalar) -> str | None:
-    """Why no file may give this flag of the engine (`max_num_seqs`) this value, or None."""
-    if name in ALSO_REFUSED:
-        return f"this flag cannot be set in a file: {ALSO_REFUSED[name]}"
-    return flags.problem(name, value) or flag_value(value)
+def flag(name: str) -> str | None:
+    """Why no file may set the flag of this name (`max_num_seqs`, `--max-num-seqs`), or None."""
+    plain = name.removeprefix("--").removeprefix("no-").replace("-", "_").lower()
+    if not re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*\+?", plain):
+        return f"{name!r} is no name of a flag; write it as max_num_seqs"
+    plain = re.sub(r"[.+].*", "", plain)
+    if plain.startswith("ssl") or plain == "enable_ssl_refresh":
+        return f"the flag {plain} may not be set here: {_LISTENS}"
+    if plain in FORBIDDEN_FLAGS:
+        return f"the flag {plain} may not be set here: {FORBIDDEN_FLAGS[plain]}"
+    for forbidden, why in FORBIDDEN_FLAGS.items():
+        if len(plain) >= 3 and forbidden.startswith(plain) and plain not in _COMPLETE:
+            return f"the flag {plain} may not be set here, it may be read as {forbidden}: {why}"
+    return None
 
 
 def flag_value(value: object) -> str | None:
-    """Why this value may not stand behind a flag of any program, or None. Only texts can be wrong."""
+    """Why this value may not stand behind a flag, or None. Only texts can be wrong."""
     if not isinstance(value, str):
         return None
     inside = _loading_key(_json(value))
@@ -57,21 +137,19 @@ def flag_value(value: object) -> str | None:
         (re.search(r"\s--?[A-Za-z]", value), "a value may not carry further flags: give each flag its own key"),
         (not value.isprintable(), "a value may not contain line breaks or control characters"),
         (_URL_PASSWORD.search(value), "an address may not carry a password; name a variable such as $DB_PASSWORD"),
-        (inside is not None, f"the key {inside!r} inside a value cannot be set in a file: it loads code"),
+        (inside is not None, f"the key {inside!r} inside a value may not be set here: {_LOADS}"),
     )
 
 
 def command(tokens: Sequence[str]) -> str | None:
-    """Why a program may not be started by these tokens, or None. Its flags may not be refused ones."""
+    """Why a program may not be started by these tokens, or None. Its own flags are looked at as in `flag`."""
     for token in tokens:
         if not token.isprintable():
             return "a command may not contain line breaks or control characters"
         if token.startswith("--") and len(token) > 2:
-            name = token[2:].partition("=")[0].removeprefix("no-").replace("-", "_")
-            refused = next((each for each in (*flags.REFUSED, *ALSO_REFUSED) if _means(name, each)), None)
-            if refused is not None:
-                why = flags.REFUSED.get(refused) or ALSO_REFUSED[refused]
-                return f"the flag {token.partition('=')[0]} cannot be set in a command: {why}"
+            why = flag(token.partition("=")[0])
+            if why is not None:
+                return why
         if _URL_PASSWORD.search(token):
             return "an address may not carry a password; name a variable such as $DB_PASSWORD in engine.env"
     return None
@@ -85,9 +163,8 @@ def env(name: str, value: str) -> str | None:
     secret = _SECRET_NAME.search(name) is not None and value.lower() not in _SWITCH
     return _first(
         (not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name), f"{name!r} is no name of an environment variable"),
-        (upper in flags.REFUSED_ENV, flags.environment_problem(upper) or ""),
-        (upper in ALSO_REFUSED_ENV, f"engine.env cannot set {name}: {ALSO_REFUSED_ENV.get(upper)}"),
-        (family, f"engine.env cannot set {name}: variables of this family change which code programs load"),
+        (upper in FORBIDDEN_ENV, f"the variable {name} may not be set here: {FORBIDDEN_ENV.get(upper)}"),
+        (family, f"the variable {name} may not be set here: its family changes which code programs load"),
         (
             value.startswith("$") and not read_at_launch,
             "a value that begins with $ is the name of a variable to read at launch, such as $HF_TOKEN",
@@ -99,11 +176,6 @@ def env(name: str, value: str) -> str | None:
         ),
         (_URL_PASSWORD.search(value), f"an address may not carry a password; write ${name} to read it at launch"),
     )
-
-
-def _means(name: str, refused: str) -> bool:
-    """Parsers complete the beginning of a name, unless it is a name of its own."""
-    return name == refused or (len(name) >= 3 and refused.startswith(name) and name not in flags.known())
 
 
 def _first(*rules: tuple[object, str]) -> str | None:
