@@ -35,6 +35,8 @@ FORBIDDEN_FLAGS = {
     "hf_token": _EXPOSES,
     "chat_template": _LOADS,
     "trust_request_chat_template": _LOADS,
+    "trust_request_mm_kwargs": _LOADS,
+    "hf_config_path": _LOADS,
     "middleware": _LOADS,
     "wasm_middleware": _LOADS,
     "worker_cls": _LOADS,
@@ -65,7 +67,6 @@ FORBIDDEN_FLAGS = {
     "revision": "set model_revision at the top",
     "code_revision": "set model_revision at the top",
     "trust_remote_code": "set engine.trust_remote_code: true where you trust the model's code",
-    "kv_transfer_config": "the tuner writes it from the knobs kv_transfer and kv_store",
     "ec_transfer_config": _PLACES,
     "kv_events_config": _PLACES,
     "weight_transfer_config": _PLACES,
@@ -96,7 +97,12 @@ FORBIDDEN_ENV = {
     "IFS": "it changes how shells split words",
     "NODE_OPTIONS": "it loads code into programs",
     "GCONV_PATH": "it loads code into programs",
-    "CUDA_VISIBLE_DEVICES": "the tuner sets it when it places the processes",
+    "SHELLOPTS": "it changes how shells run",
+    "CUDA_VISIBLE_DEVICES": _PLACES,
+    "HIP_VISIBLE_DEVICES": _PLACES,
+    "ROCR_VISIBLE_DEVICES": _PLACES,
+    "VLLM_CPU_OMP_THREADS_BIND": "the tuner sets it from the cores of the CPU slots",
+    "PYTHONHASHSEED": "the tuner sets it: prefix hashes must agree between processes",
     "VLLM_PLUGINS": "it loads code into the server",
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "it lets others run code in the server",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "it opens the server to changes from outside",
@@ -104,8 +110,8 @@ FORBIDDEN_ENV = {
     "VLLM_SERVER_DEV_MODE": "the tuner sets it where it is safe",
     "VLLM_HOST_IP": "where servers listen is decided by cluster.bind",
 }
-_ENV_FAMILIES = ("LD_", "DYLD_", "PYTHON", "BASH_FUNC_", "RAY_", "MALLOC_")
-_HARMLESS_ENV = frozenset({"PYTHONHASHSEED", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"})
+_ENV_FAMILIES = ("LD_", "DYLD_", "PYTHON", "BASH_FUNC_", "RAY_")
+_HARMLESS_ENV = frozenset({"PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"})
 _SECRET_NAME = re.compile(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|AUTH)(_|$)", re.IGNORECASE)
 _SWITCH = frozenset({"0", "1", "true", "false"})
 _URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
@@ -164,7 +170,7 @@ def env(name: str, value: str) -> str | None:
     return _first(
         (not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name), f"{name!r} is no name of an environment variable"),
         (upper in FORBIDDEN_ENV, f"the variable {name} may not be set here: {FORBIDDEN_ENV.get(upper)}"),
-        (family, f"the variable {name} may not be set here: its family changes which code programs load"),
+        (family, f"the variable {name} may not be set here: variables of its family change which code programs load"),
         (
             value.startswith("$") and not read_at_launch,
             "a value that begins with $ is the name of a variable to read at launch, such as $HF_TOKEN",

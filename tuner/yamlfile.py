@@ -277,6 +277,11 @@ def near(name: str, options: Collection[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def is_plain_text(text: str) -> bool:
+    """Whether this word, written without quotes, is text for every version of YAML."""
+    return _kind(text) == "text"
+
+
 def load(path: str | Path) -> Node:
     """
     Read one file.
