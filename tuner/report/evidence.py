@@ -1,0 +1,99 @@
+"""What the report reads of a study: `result.json`, outcomes, commands, and the records of single configurations."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import InputError, MeasurementError
+from tuner.ledger import Ledger
+from tuner.outcome import Outcome
+from tuner.report import words
+from tuner.report.tails import Tails, tails
+from tuner.result import last_attempts
+from tuner.runfiles import TornFileError, read_json
+from tuner.trialfiles import COMMANDS
+
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One study, for reading. `result` is `result.json`."""
+
+    ledger: Ledger
+    result: Mapping[str, Any]
+
+    @property
+    def currency(self) -> str:
+        return str(self.result["currency"])
+
+    @cached_property
+    def study(self) -> Mapping[str, Any]:
+        """`study.json`."""
+        return self.ledger.study
+
+    @cached_property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """The last attempt of each trial."""
+        return last_attempts(self.ledger.outcomes())
+
+    @property
+    def named(self) -> Entry | None:
+        """The configuration that the report is about; see `words.named`."""
+        return words.named(self.result)
+
+    @property
+    def baseline(self) -> Entry | None:
+        """The baseline, where it is another trial than `named`."""
+        base: Entry | None = self.result["baseline"]
+        named = self.named
+        return None if base is not None and named is not None and base["trial"] == named["trial"] else base
+
+    def commands(self, trial: int) -> list[dict[str, Any]]:
+        """Role, argv and env of each process of the trial's last attempt; [] when simulated or not known."""
+        try:
+            found = read_json(self.ledger.trial_directory(trial) / COMMANDS)
+        except (FileNotFoundError, TornFileError):
+            return []
+        return [command for command in found if isinstance(command, dict) and command.get("argv")]
+
+    def tails(self, entry: Entry | None) -> Tails | None:
+        """
+        Distributions over the windows that the entry's figures come from, repeats of the verification pooled.
+
+        None when nothing was measured, or its records are missing, damaged or kept as summaries without chunks.
+        """
+        if entry is None:
+            return None
+        try:
+            trial = self.ledger.trial(entry["trial"])
+            repeats = [level.number for level in trial.levels() if level.purpose == "verify" and _same(level, entry)]
+            found = tails(trial.records(number) for number in repeats or entry["levels"])
+        except (MeasurementError, InputError):
+            return None
+        return found if found is not None and found.ttft.total else None
+
+
+def read(path: Path) -> Evidence:
+    """
+    The study in this directory.
+
+    Raises:
+        InputError: It is no study, or has no `result.json` yet.
+    """
+    ledger = Ledger.open(path)
+    result = ledger.read_json("result.json")
+    if not isinstance(result, dict):
+        raise InputError(
+            f"{path}: there is no result.json yet; `tuner optimize --study {path.name}` takes the study up"
+        )
+    return Evidence(ledger, result)
+
+
+def _same(level: Any, entry: Entry) -> bool:
+    """The level is one of the repeats that the entry's figures come from."""
+    scored = level.score is not None and not level.stopped
+    return scored and entry["ladder"] != [] and math.isclose(level.offered, entry["offered"], rel_tol=1e-9)

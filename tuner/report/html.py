@@ -1,0 +1,248 @@
+"""`report.html`: one file, no script, nothing loaded from anywhere; every value from the study is escaped."""
+
+from collections.abc import Iterator, Mapping
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from tuner.report import plots, rows, text, words
+from tuner.report.evidence import Entry, Evidence, read
+from tuner.report.levers import levers, not_tried
+from tuner.report.plots import Boundary, Curve
+from tuner.report.tails import Tails
+from tuner.runfiles import replace_bytes
+
+NAME = "report.html"
+Measured = Mapping[str, tuple[Entry, Tails | None]]
+
+
+def write(ledger_path: Path) -> Path:
+    """
+    Write the report of the study in this directory, and return its path.
+
+    Raises:
+        InputError: It is no study, or has no result yet.
+        StudyFailed: The directory cannot be written.
+    """
+    path = ledger_path / NAME
+    replace_bytes(path, page(read(ledger_path)).encode())
+    return path
+
+
+def page(evidence: Evidence) -> str:
+    """The whole page."""
+    files = resources.files("tuner.report")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string((files / "page.html.j2").read_text(encoding="utf-8"))
+    style = Markup((files / "page.css").read_text(encoding="utf-8"))  # noqa: S704  # our own file
+    return template.render(css=style, **_context(evidence))
+
+
+def measured(evidence: Evidence) -> Measured:
+    """The configuration that the report is about and the baseline, by what they are called, with their tails."""
+    named, base = evidence.named, evidence.baseline
+    entries = {words.role_of_named(evidence.result): named, "baseline": base}
+    return {who: (entry, evidence.tails(entry)) for who, entry in entries.items() if entry is not None}
+
+
+def _context(evidence: Evidence) -> dict[str, Any]:
+    result, named, base = evidence.result, evidence.named, evidence.baseline
+    tails = measured(evidence)
+    return {
+        "study": str(result["study"]),
+        "model": str(result["model"]),
+        "simulated": result["source"] == "simulated",
+        "date": _date(evidence.study),
+        "headline": words.headline(result),
+        "warnings": [words.sentence(warning) for warning in result["warnings"]],
+        "tiles": _tiles(evidence),
+        "no_feasible": _no_feasible(result),
+        "named": named,
+        "base": base,
+        "role": words.role_of_named(result),
+        "knobs": [] if named is None else rows.changed_knobs(named, base),
+        "commands": [] if named is None else rows.scripts(evidence.commands(named["trial"])),
+        "comparison": words.sentence(words.comparison(result)),
+        "basis": "" if named is None else _basis(result, named, base),
+        "pairs": rows.pairs(evidence),
+        "limits": [(who, words.limit_rows(entry), _n(entry)) for who, (entry, _) in tails.items()],
+        "good": rows.good_means(evidence),
+        "tails": rows.tail_rows(evidence, tails),
+        "charts": list(_charts(evidence, tails)),
+        "levers": levers(result, evidence.outcomes, resolution=result["resolution"]),
+        "not_tried": not_tried(evidence.outcomes),
+        "ladder": [(who, _ladder(entry)) for who, (entry, _) in tails.items() if entry["ladder"]],
+        "unit": result["load"]["unit"],
+        "currency": evidence.currency,
+        "counts": words.counts(result),
+        "trials": rows.trial_rows(evidence),
+        "method": _method(evidence),
+        "reproduce": _reproduce(evidence),
+        "objective_yaml": evidence.ledger.objective_yaml,
+        "version": metadata.version("slo-tuner"),
+    }
+
+
+def _tiles(evidence: Evidence) -> list[dict[str, Any]]:
+    """The four figures at the top."""
+    result, named, base, currency = evidence.result, evidence.named, evidence.baseline, evidence.currency
+    if named is None:
+        return []
+
+    def tile(name: str, key: str, unit: str, *lines: str) -> dict[str, Any]:
+        value = text.UNKNOWN if named[key] is None else f"{text.number(named[key])} {unit}".strip()
+        beside = "" if base is None else f"baseline {text.number(base[key])}"
+        change = "" if base is None else text.change(named[key], base[key])
+        compared = ", ".join(part for part in (beside, change) if part and part != text.UNKNOWN)
+        return {"name": name, "value": value, "lines": [line for line in (compared, *lines) if line]}
+
+    interval = words.interval(result, named)
+    copies = named["copies"]
+    return [
+        tile(
+            "Cost per 1,000 good requests", "cost_per_1k_good_requests", currency,
+            "" if interval == text.UNKNOWN else f"interval {interval}",
+        ),
+        tile("Cost per million good output tokens", "cost_per_1m_good_output_tokens", currency),
+        tile("Goodput", "goodput_rps", "good requests/s", words.standing(result, named)),
+        tile(
+            "Cost per hour", "cost_per_hour", currency, f"{named['gpus']} GPUs or CPU slots",
+            "" if copies is None else f"{text.count(copies, 'copy').replace('copys', 'copies')} carry the demand",
+        ),
+    ]  # fmt: skip
+
+
+def _charts(evidence: Evidence, tails: Measured) -> Iterator[dict[str, Any]]:
+    result = evidence.result
+    slo = result["slo"]
+    pooled = {limit["name"]: limit for limit in slo["limits"]}
+    each = slo["request"]
+    wanted = (
+        ("TTFT", "ttft", "requests", "time to first token, from the scheduled arrival", each["ttft_s"]),
+        ("ITL, pooled", "itl", "tokens", "token-normalised gaps of all requests together", None),
+        ("Largest chunk gap of each request", "chunk_gap_max", "requests", "the longest freeze", each["itl_max_s"]),
+    )
+    for title, metric, unit, meaning, per_request_s in wanted:
+        curves = [
+            Curve(who, "baseline" if who == "baseline" else "winner", getattr(found, metric))
+            for who, (_, found) in tails.items()
+            if found is not None
+        ]
+        limits = [
+            Boundary(f"{limit['statistic']} ≤ {text.number(limit['threshold_s'] * 1000, 6)} ms",
+                     limit["threshold_s"] * 1000, 1 - limit["quantile"])
+            for limit in pooled.values()
+            if limit["metric"] == metric and limit["quantile"] is not None
+        ]  # fmt: skip
+        if per_request_s is not None:
+            label = f"each request ≤ {text.number(per_request_s * 1000, 6)} ms"
+            allowed = None if slo["attainment"] is None else 1 - slo["attainment"]
+            limits.append(Boundary(label, per_request_s * 1000, allowed))
+        drawn = plots.tail(title, unit, curves, limits) if curves else None
+        if drawn is not None:
+            yield _chart(title, drawn, f"Share of {unit} above each value: {meaning}. {_sizes(curves, unit)}")
+    colours = {
+        trial: "baseline" if mark == "baseline" else "winner" for trial, mark in rows.highlighted(evidence).items()
+    }
+    drawn = plots.attainment(evidence.outcomes, colours, slo["attainment"], result["load"]["unit"])
+    if drawn is not None:
+        caption = (
+            "Levels of the search, one line a trial; a hollow dot breaks a limit. Levels stopped early are not shown."
+        )
+        yield _chart("Good share against offered load", drawn, caption)
+    drawn = plots.cost_margin(result["ranking"], colours, evidence.currency)
+    if drawn is not None:
+        caption = "Scored trials, by number; whiskers are intervals of verified costs, hollow dots break a limit."
+        yield _chart("Cost against margin", drawn, caption)
+
+
+def _chart(title: str, svg: str, caption: str) -> dict[str, Any]:
+    return {"title": title, "svg": Markup(svg), "caption": caption}  # noqa: S704  # svg.py escapes all text
+
+
+def _sizes(curves: list[Curve], unit: str) -> str:
+    return "; ".join(f"{curve.label}: n = {curve.units.total:,} {unit}" for curve in curves) + "."
+
+
+def _ladder(entry: Entry) -> list[dict[str, str]]:
+    return [
+        {
+            "offered": text.number(rung["offered"]),
+            "result": "verified" if rung["passed"] else "not verified",
+            "repeats": str(len(rung["levels"])),
+            "n": text.UNKNOWN if rung["n"] is None else f"{rung['n']:,}",
+            "goodput": text.number(rung["goodput_rps"]),
+            "limits": ", ".join(f"{words.limit_name(name)} {how}" for name, how in rung["limits"].items()),
+        }
+        for rung in entry["ladder"]
+    ]
+
+
+def _no_feasible(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    found = result["no_feasible"]
+    if found is None:
+        return None
+    intro = (
+        f"Nearest point: trial {found['nearest']['trial']} at {words.load(result, found['nearest'])}. "
+        "Each line below relaxes one limit alone, to what was measured; all other limits were kept there."
+    )
+    return {"intro": intro, "relax": [words.sentence(line) for line in words.relaxations(result)]}
+
+
+def _basis(result: Mapping[str, Any], named: Entry, base: Entry | None) -> str:
+    mine = f"{words.role_of_named(result).capitalize()} {words.standing(result, named)}"
+    return mine if base is None else f"{mine}; baseline {words.standing(result, base)}"
+
+
+def _method(evidence: Evidence) -> list[tuple[str, str]]:
+    result, study = evidence.result, evidence.study
+    simulated = result["source"] == "simulated"
+    listed = lambda values: ", ".join(f"{name} {value}" for name, value in values.items()) or text.UNKNOWN  # noqa: E731
+    return [
+        ("Source", "simulated: a model of the engine in virtual time, no engine ran" if simulated else
+         "live: real engines under an open or closed loop of real requests"),
+        ("Good request", rows.good_means(evidence)),
+        ("Goodput", "good requests that arrived in the measured window ÷ length of the window"),
+        ("Cost", f"{evidence.currency} per hour of everything the deployment holds ÷ (goodput × 3,600), at the highest "
+         "verified load; its interval reaches to the lowest load seen broken, widened by the spread of the repeats"),
+        ("Times", "from the scheduled arrival to the first token (TTFT), to the last (E2EL), between tokens (ITL, "
+         "token-normalised) and between chunks; failed requests count as +∞ and stay in every denominator"),
+        ("Percentiles", "nearest rank where there is a limit, linear interpolation elsewhere; n stands beside each table"),
+        ("A limit is kept", f"observed: by its share of violations; verified: by one-sided 95 % bounds, counts divided by "
+         f"D ≥ {text.number(result['divide_counts'])} because violations come in bursts"),
+        ("Fresh schedules", "finalists and baseline are measured again with other arrivals and prompts, interleaved in time"),
+        ("Spent", words.spent(result)),
+        ("Seed", str(study.get("seed", text.UNKNOWN))),
+        ("Fingerprints", listed(study.get("fingerprints") or {})),
+        ("Engine", listed(result["engine"])),
+        ("Versions", listed(study.get("versions") or {})),
+        ("Commit", str(study.get("git_sha") or text.UNKNOWN)),
+        ("Machine", listed(study.get("machine") or {})),
+        ("Started, ended", f"{study.get('started')}, {study.get('ended') or 'not ended'}"),
+    ]  # fmt: skip
+
+
+def _reproduce(evidence: Evidence) -> str:
+    study = evidence.study
+    backend = ["--backend", "simulated"] if evidence.result["source"] == "simulated" else []
+    seed = ["--seed", str(study["seed"])] if "seed" in study else []
+    again = ["tuner", "optimize", "--slo", "objective.yaml", "--study", f"{study['study']}-again", *seed, *backend]
+    named = evidence.named
+    lines = [text.shell(again)]
+    if named is not None:
+        configuration = f"trials/{named['trial']:04d}/configuration.json"
+        lines.append(text.shell(["tuner", "measure", "--slo", "objective.yaml", "--configuration", configuration]))
+    return "\n".join(lines)
+
+
+def _date(study: Mapping[str, Any]) -> str:
+    return str(study.get("started", ""))[:16].replace("T", " ") + " UTC"
+
+
+def _n(entry: Entry) -> str:
+    return text.UNKNOWN if entry["n"] is None else f"{entry['n']:,}"
