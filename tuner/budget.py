@@ -1,6 +1,6 @@
 """What a study may spend, what it has spent, and what it must keep for the verification. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.slo import Budget
 
@@ -63,3 +63,9 @@ def ended(budget: Budget, spent: Spent, *, running: int = 0, verification: Spent
 def exceeded(budget: Budget, spent: Spent) -> str | None:
     """Name of a limit that is wholly spent, the reserve included, or None. Trials do not count."""
     return next((name for name, share in used(budget, spent).items() if name != "trials" and share >= 1), None)
+
+
+def merged(file: Budget, asked: Budget | None, trials: int | None) -> Budget:
+    """The file's budget with what the command line asks for in its place: a budget replaces all of it but the trials."""
+    found = file if asked is None else replace(asked, trials=file.trials if asked.trials is None else asked.trials)
+    return found if trials is None else replace(found, trials=trials)

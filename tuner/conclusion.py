@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner import cost, gain
+from tuner.configuration import Configuration
 from tuner.outcome import Outcome
 from tuner.result import Gain, Status, Verified
 from tuner.slo import Objective
@@ -20,12 +21,28 @@ class Decision:
     gain: Gain | None  # over the baseline; None where the baseline has no cost
 
 
+def weight(objective: Objective, configuration: Configuration) -> float:
+    """What the objective minimises, times the goodput in requests/s: `value` = `weight` / goodput."""
+    held = cost.cost_per_hour(configuration, objective)
+    match objective.objective:
+        case "cost_per_goodput":
+            return held.total / cost.HOUR_S * 1e3
+        case "goodput_per_gpu":
+            return float(held.units)
+        case _:
+            return 1.0
+
+
 def value(objective: Objective, outcome: Outcome) -> float | None:
-    """What the objective minimises, > 0; None where the outcome is not feasible or nothing was good."""
+    """
+    What the objective minimises, > 0; None where the outcome is not feasible or nothing was good.
+
+    Currency per 1,000 good requests, unit-seconds per good request, or seconds per good request.
+    """
     if outcome.state != "feasible" or outcome.best is None or outcome.best.score is None:
         return None
     goodput = outcome.best.score.goodput_rps
-    return cost.weight(outcome.configuration, objective) / goodput if goodput > 0 else None
+    return weight(objective, outcome.configuration) / goodput if goodput > 0 else None
 
 
 def best(objective: Objective, outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -94,23 +111,22 @@ def _place(objective: Objective, outcome: Outcome, verified: Verified | None) ->
     """Measured again first, then by value."""
     figure = value(objective, outcome)
     if verified is not None and verified.goodput_rps:
-        figure = cost.weight(outcome.configuration, objective) / verified.goodput_rps
+        figure = weight(objective, outcome.configuration) / verified.goodput_rps
     return verified is None, math.inf if figure is None else figure, outcome.trial
 
 
 def _gain(objective: Objective, candidate: Outcome, baseline: Outcome, verified: Mapping[int, Verified]) -> Gain:
     """Of the candidate over the baseline, from paired repeats; not proven where there are fewer than two."""
-    weights = cost.weight(candidate.configuration, objective), cost.weight(baseline.configuration, objective)
     pairs: list[tuple[float, float]] = []
     if candidate.trial in verified and baseline.trial in verified:
         pairs = paired(verified[candidate.trial], verified[baseline.trial])
-    if not pairs:
-        mine, theirs = value(objective, candidate), value(objective, baseline)
-        assert mine is not None and theirs is not None  # noqa: S101, PT018  (both stand)
-        return Gain(1 - mine / theirs, -math.inf, None, CONFIDENCE, 0, proven=False)
-    found = gain.paired_gain(
-        [(weights[0] / mine, weights[1] / theirs) for mine, theirs in pairs], confidence=CONFIDENCE
-    )
-    return Gain(
-        found.estimate, found.lower, found.upper, CONFIDENCE, len(pairs), proven=found.lower > objective.search.min_gain
-    )
+    mine = [weight(objective, candidate.configuration) / goodput for goodput, _ in pairs]
+    theirs = [weight(objective, baseline.configuration) / goodput for _, goodput in pairs]
+    found = gain.gain(theirs, mine, objective.search.min_gain, CONFIDENCE)
+    estimate = found.estimate
+    if estimate is None:
+        now, then = value(objective, candidate), value(objective, baseline)
+        assert now is not None  # noqa: S101  (both stand)
+        assert then is not None  # noqa: S101
+        estimate = 1 - now / then
+    return Gain(estimate, found.lower, found.upper, CONFIDENCE, found.n, proven=found.proven)

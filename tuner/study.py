@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tuner import budget as budgets
 from tuner import cost, feasibility
 from tuner.budget import Spent
-from tuner.conclusion import best, value
+from tuner.conclusion import best, value, weight
 from tuner.configuration import Configuration
 from tuner.deployment import Launcher
 from tuner.errors import StudyFailed
@@ -78,7 +78,8 @@ class Study:
     _begun: float = 0.0
     _before: Spent = field(default_factory=Spent)
     _added: Spent = field(default_factory=Spent)
-    ended_by: str = ""
+    ended_by: str = ""  # trials, wall, gpu-hours, currency or space
+    measured: int = 0  # trials finished in this session
 
     @property
     def budget(self) -> Budget:
@@ -236,7 +237,7 @@ class Study:
             )
             self.ledger.write_commands(number, deployment.commands)
             self.ledger.finish(outcome)
-            self._charge(configuration, outcome.unit_hours)
+            self.charge(configuration, outcome.unit_hours)
             if outcome.state != "infra_failed" or attempt >= ATTEMPTS or outcome.reason == "engine_missing":
                 return outcome
             self.listen(Note(f"trial {number}: {outcome.reason}: {outcome.cause}; trying again", warning=True))
@@ -248,7 +249,7 @@ class Study:
         if best is not None and not closed_loop(self.objective):
             found = value(self.objective, best)
             assert found is not None  # noqa: S101  (the best has one)
-            beat = cost.weight(configuration, self.objective) / found
+            beat = weight(self.objective, configuration) / found
         first = beat or self._first(configuration)
         return Task(number, attempt, configuration, seed=self.seed, first=first, beat=beat)
 
@@ -265,6 +266,7 @@ class Study:
     def _finish(self, outcome: Outcome, proposal: Proposal | None) -> None:
         self._running.pop(outcome.configuration.key, None)
         self._remember(outcome)
+        self.measured += 1
         if proposal is not None:
             self.proposals.tell(proposal.number, self._told(outcome))
         else:
@@ -299,7 +301,7 @@ class Study:
 
     def _told(self, outcome: Outcome) -> Told:
         refused = outcome.broken_at or (outcome.best.offered if outcome.best else None)
-        bound = cost.weight(outcome.configuration, self.objective) / refused if refused else None
+        bound = weight(self.objective, outcome.configuration) / refused if refused else None
         return told(
             outcome, value=value(self.objective, outcome), bound=bound, limits=self._limits, worst=self._worst()
         )
@@ -325,7 +327,8 @@ class Study:
             self._before.currency + self._added.currency,
         )
 
-    def _charge(self, configuration: Configuration, unit_hours: float) -> None:
+    def charge(self, configuration: Configuration, unit_hours: float) -> None:
+        """Book what a deployment of this configuration has held."""
         hourly = cost.cost_per_hour(configuration, self.objective).total / max(1, configuration.units)
         self._added += Spent(unit_hours=unit_hours, currency=unit_hours * hourly)
 

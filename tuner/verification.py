@@ -8,12 +8,13 @@ the pooled requests of all of them.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner import cost, gain
-from tuner.deployment import Launcher
+from tuner.deployment import Launcher, Running
 from tuner.errors import ConfigurationFailed, InfrastructureFailed
 from tuner.events import LevelEnded, LevelStarted, Listener, Note, TrialStarted
 from tuner.level import Keep, closed_loop, measure, plan, unit
@@ -23,12 +24,14 @@ from tuner.outcome import Level, Outcome
 from tuner.records import Record
 from tuner.result import Rung, Verified
 from tuner.slo import Objective, Slo
-from tuner.stats import requests_needed
+from tuner.stats import requests_for_pass
 
 #: Loads of the ladder, as shares of the capacity that the search found.
 LADDER = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 #: Requests planned beyond the fewest that can verify a limit, so that a few violations do not spoil it.
 SPARE = 1.6
+#: Violations beyond which the number of requests still needed is given as "at least".
+_MOST_VIOLATIONS = 2_000
 
 
 @dataclass
@@ -62,53 +65,85 @@ def estimated_seconds(objective: Objective, baseline: Outcome) -> float:
     return 3 * objective.search.verify.repeats * session
 
 
-def verify(
-    outcomes: Sequence[Outcome],
-    objective: Objective,
-    launcher: Launcher,
-    *,
-    seed: int,
-    keeper: Callable[[Outcome], Keep],
-    logs: Callable[[Outcome, int], Path],
-    listen: Listener,
-    expired: Callable[[], bool],
-) -> dict[int, Verified]:
+@dataclass(frozen=True)
+class Verification:
     """
-    Measure the outcomes again, by turns.
+    Measures outcomes again, by turns.
 
     Args:
-        outcomes: Feasible trials: finalists and baseline, in any order.
         objective: SLO, workload, prices and how often to repeat.
         launcher: Where to deploy.
         seed: Of the study; session k uses the schedule of seed + k.
         keeper: Gives the function that stores the levels of one trial.
         logs: Gives the folder for the logs of one trial's k-th session.
+        charge: Called with the seconds that each session took (virtual time when simulated).
         listen: Called with progress.
         expired: Asked between sessions; True ends the verification with what is known.
-
-    Returns:
-        By trial. With `verified` False, the figures are those of the highest level observed to be kept.
     """
-    candidates = [_candidate(outcome, objective) for outcome in outcomes]
-    repeats = objective.search.verify.repeats
-    for turn in range(2 * repeats):
-        for candidate in _rotated(candidates, turn):
-            if expired():
-                break
-            if not candidate.dropped and not _settled(candidate, objective):
-                listen(
-                    TrialStarted(
-                        candidate.outcome.trial,
-                        turn + 1,
-                        candidate.outcome.configuration,
-                        baseline=False,
-                        phase="verify",
-                    )
-                )
-                _session(
-                    candidate, objective, launcher, seed=seed, keep=keeper(candidate.outcome), logs=logs, listen=listen
-                )
-    return {candidate.outcome.trial: _verified(candidate, objective) for candidate in candidates}
+
+    objective: Objective
+    launcher: Launcher
+    seed: int
+    keeper: Callable[[Outcome], Keep]
+    logs: Callable[[Outcome, int], Path]
+    charge: Callable[[Outcome, float], None]
+    listen: Listener
+    expired: Callable[[], bool]
+
+    def run(self, outcomes: Sequence[Outcome]) -> dict[int, Verified]:
+        """
+        Verify feasible trials: finalists and baseline, in any order.
+
+        Returns:
+            By trial. With `verified` False, the figures are those of the highest level observed to be kept.
+        """
+        candidates = [_candidate(outcome, self.objective) for outcome in outcomes]
+        for turn in range(2 * self.objective.search.verify.repeats):
+            for candidate in _rotated(candidates, turn):
+                if not candidate.dropped and not self.expired() and not _settled(candidate, self.objective):
+                    self._session(candidate)
+        return {candidate.outcome.trial: _verified(candidate, self.objective) for candidate in candidates}
+
+    def _session(self, candidate: _Candidate) -> None:
+        """Start the deployment anew and walk down the ladder until a load is kept."""
+        outcome = candidate.outcome
+        candidate.sessions += 1
+        self.listen(
+            TrialStarted(outcome.trial, candidate.sessions, outcome.configuration, baseline=False, phase="verify")
+        )
+        begun = time.monotonic()
+        virtual = 0.0
+        try:
+            with self.launcher.deployment(outcome.configuration, self.logs(outcome, candidate.sessions)) as running:
+                for level in self._descend(candidate, running):
+                    virtual += level.counters.get("level_seconds", 0.0)
+        except ConfigurationFailed as error:
+            candidate.dropped = f"{error.reason}: {error.cause}"
+            self.listen(Note(f"trial {outcome.trial} failed while it was verified: {candidate.dropped}", warning=True))
+        except InfrastructureFailed as error:
+            lost = f"trial {outcome.trial}: a verification session was lost: {error.reason}: {error.cause}"
+            self.listen(Note(lost, warning=True))
+        finally:
+            self.charge(outcome, virtual or time.monotonic() - begun)
+
+    def _descend(self, candidate: _Candidate, running: Running) -> Iterator[Level]:
+        keep = self.keeper(candidate.outcome)
+        number = 1
+        while True:
+            load = candidate.rungs[candidate.at]
+            self.listen(LevelStarted(candidate.outcome.trial, number, "verify", load, unit(self.objective)))
+            wanted = planned_requests(self.objective)
+            planned = plan(
+                self.objective, number=number, seed=self.seed + candidate.sessions, load=load, min_requests=wanted
+            )
+            level, data = measure(running, planned, purpose="verify", keep=keep)
+            number = data.plan.number + 1
+            self.listen(LevelEnded(candidate.outcome.trial, level, unit(self.objective)))
+            candidate.measured.setdefault(candidate.at, []).append((level, data))
+            yield level
+            if level.kept or candidate.at + 1 >= len(candidate.rungs):
+                return
+            candidate.at += 1
 
 
 def paired(verified: Verified, baseline: Verified) -> list[tuple[float, float]]:
@@ -152,53 +187,6 @@ def _settled(candidate: _Candidate, objective: Objective) -> bool:
         return True
     candidate.at += 1
     return False
-
-
-def _session(
-    candidate: _Candidate,
-    objective: Objective,
-    launcher: Launcher,
-    *,
-    seed: int,
-    keep: Keep,
-    logs: Callable[[Outcome, int], Path],
-    listen: Listener,
-) -> None:
-    candidate.sessions += 1
-    trial = candidate.outcome.trial
-    number = 1
-
-    def kept(level: Level, data: LevelData) -> Level:
-        nonlocal number
-        number = data.plan.number + 1
-        stored = keep(level, data)
-        listen(LevelEnded(trial, stored, unit(objective)))
-        return stored
-
-    try:
-        with launcher.deployment(
-            candidate.outcome.configuration, logs(candidate.outcome, candidate.sessions)
-        ) as running:
-            while True:
-                load = candidate.rungs[candidate.at]
-                listen(LevelStarted(trial, number, "verify", load, unit(objective)))
-                planned = plan(
-                    objective,
-                    number=number,
-                    seed=seed + candidate.sessions,
-                    load=load,
-                    min_requests=planned_requests(objective),
-                )
-                level, data = measure(running, planned, purpose="verify", keep=kept)
-                candidate.measured.setdefault(candidate.at, []).append((level, data))
-                if level.kept or candidate.at + 1 >= len(candidate.rungs):
-                    return
-                candidate.at += 1
-    except ConfigurationFailed as error:
-        candidate.dropped = f"{error.reason}: {error.cause}"
-        listen(Note(f"trial {trial} failed while it was verified: {candidate.dropped}", warning=True))
-    except InfrastructureFailed as error:
-        listen(Note(f"trial {trial}: a verification session was lost: {error.reason}: {error.cause}", warning=True))
 
 
 def _pooled(candidate: _Candidate, rung: int, objective: Objective) -> Score | None:
@@ -275,7 +263,7 @@ def _highest_observed(rungs: Sequence[Rung]) -> Rung | None:
     return min(seen, key=lambda rung: rung.offered, default=None)
 
 
-def _interval(shown: Rung | None, candidate: _Candidate, hourly: float | None) -> tuple[float, float] | None:
+def _interval(shown: Rung | None, candidate: _Candidate, hourly: float | None) -> tuple[float | None, float] | None:
     if shown is None or hourly is None or shown.pooled is None:
         return None
     goodputs = [level.score.goodput_rps for level in shown.levels if level.score is not None]
@@ -285,7 +273,8 @@ def _interval(shown: Rung | None, candidate: _Candidate, hourly: float | None) -
         above.append(candidate.outcome.broken_at)
     share = shown.pooled.goodput_rps / shown.pooled.offered_rps if shown.pooled.offered_rps else 1.0
     highest = min(above) / shown.offered * shown.pooled.offered_rps * share if above else None
-    return gain.cost_interval(hourly, goodputs, highest)
+    found = gain.cost_interval(hourly, goodputs, highest)
+    return None if found is None else (found.low, found.high)
 
 
 def _needed(slo: Slo, divide: float) -> int:
@@ -294,6 +283,21 @@ def _needed(slo: Slo, divide: float) -> int:
     if slo.attainment is not None and slo.attainment < 1:
         allowed.append(1 - slo.attainment)
     return max((requests_needed(0, share, divide) for share in allowed), default=1)
+
+
+def requests_needed(rate: float, allowed: float, divide: float) -> int:
+    """
+    Requests that verify a limit at 95 %, if violations go on at `rate`; counts are divided by `divide` as the verdict does.
+
+    Args:
+        rate: Share of violating units, below `allowed`.
+        allowed: Share that the limit allows.
+        divide: D of the verdict.
+    """
+    k = 0
+    while math.ceil(rate * (n := requests_for_pass(allowed, k))) > k and k < _MOST_VIOLATIONS:
+        k = math.ceil(rate * n)
+    return math.ceil(n * divide)
 
 
 def _missing(pooled: Score | None, objective: Objective) -> int:

@@ -1,0 +1,286 @@
+"""The command line: parse, call one function, print, exit code. Each command imports what is heavy for itself."""
+
+import json
+import os
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from tuner.errors import InputError, Interrupted, TunerError
+
+app = typer.Typer(
+    name="tuner",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find the vLLM deployment that serves your traffic within its latency promises for the least money.",
+)
+
+OK, WRONG_INPUT, NOT_FEASIBLE, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
+#: Exit code of a study by its status.
+STATUS_CODES = {"winner": OK, "no_gain": OK, "no_feasible": NOT_FEASIBLE, "failed": FAILED, "interrupted": INTERRUPTED}
+
+
+class Backend(StrEnum):
+    """Where deployments run."""
+
+    auto = "auto"
+    simulated = "simulated"
+    local = "local"
+    ray = "ray"
+
+
+Slo = Annotated[Path, typer.Option("--slo", help="Objective file: SLO, workload, cluster and prices.", metavar="FILE")]
+Runs = Annotated[Path, typer.Option("--runs", help="Directory of all studies.", metavar="DIR")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+StudyName = Annotated[str, typer.Argument(help="Name of a study under --runs, or its path.", metavar="STUDY")]
+Mlflow = Annotated[
+    str | None,
+    typer.Option("--mlflow", help="Tracking URI; `off` = none. [default: runs/mlflow.db]", metavar="URI"),
+]
+RUNS = Path("runs")
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="File to write; `-` = standard output.")] = Path("slo.yaml"),
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Write a commented objective file that runs as it is."""
+    from tuner.objective_file import template
+
+    if str(file) == "-":
+        typer.echo(template(), nl=False)
+        return
+    if file.exists() and not force:
+        raise InputError(f"{file}: it exists already; give another name, or --force to replace it")
+    file.write_text(template(), encoding="utf-8")
+    typer.echo(f"wrote {file}; next: tuner check {file}")
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="Objective file.", metavar="FILE")],
+    *,
+    space: Annotated[Path | None, typer.Option("--space", help="Space file, or the name of a shipped one.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the resolved file, the space, what is excluded and why, and what the study will take."""
+    from tuner import preview
+    from tuner.optimize import Request
+
+    found = preview.preview(Request(slo=file, space=space))
+    typer.echo(_dump(preview.as_json(found)) if as_json else preview.text(found))
+
+
+@app.command()
+def doctor(
+    *,
+    slo: Annotated[Path | None, typer.Option("--slo", help="Look at what this objective file needs.")] = None,
+    mlflow: Mlflow = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Tell what works on this machine, what does not, and what to install."""
+    from tuner import doctor as examination
+
+    found = examination.examine(slo=slo, mlflow=mlflow, runs=runs)
+    typer.echo(_dump(examination.as_json(found)) if as_json else examination.text(found))
+    if not examination.ready(found):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def optimize(
+    slo: Slo,
+    *,
+    space: Annotated[Path | None, typer.Option("--space", help="Space file, or the name of a shipped one.")] = None,
+    backend: Annotated[Backend | None, typer.Option("--backend", help="Where to deploy. [default: as in FILE]")] = None,
+    study: Annotated[str | None, typer.Option("--study", help="Name; the same name goes on with a study.")] = None,
+    runs: Runs = RUNS,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Trials, baseline included.")] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", help='Such as "6 gpu-hours", "2h" or "50 USD".', metavar="BUDGET")
+    ] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", min=1, help="Trials at once, at most.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of schedules, prompts and proposals.")] = 0,
+    ray: Annotated[str | None, typer.Option("--ray", help="Address of a Ray cluster.", metavar="ADDRESS")] = None,
+    mlflow: Mlflow = None,
+    storage: Annotated[
+        str | None, typer.Option("--storage", help="Optuna storage URL. [default: a file of the study]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Search for the cheapest deployment that keeps the SLO."""
+    from tuner.optimize import Request
+    from tuner.optimize import optimize as run
+    from tuner.report import html, terminal
+    from tuner.units import parse_budget
+
+    request = Request(
+        slo=slo,
+        space=space,
+        backend=backend.value if backend else None,
+        study=study,
+        runs=runs,
+        trials=trials,
+        budget=parse_budget(budget) if budget else None,
+        parallel=parallel,
+        seed=seed,
+        ray=ray,
+        mlflow=mlflow,
+        storage=storage,
+    )
+    with _progress() as listen:
+        path, result = run(request, listen)
+    page = html.write(path)
+    if as_json:
+        typer.echo(_dump(result))
+    else:
+        terminal.render(path, _console(stderr=False))
+        typer.echo(f"report: {page}")
+    raise typer.Exit(STATUS_CODES[str(result["status"])])
+
+
+@app.command()
+def measure(
+    slo: Slo,
+    *,
+    endpoint: Annotated[str | None, typer.Option("--endpoint", help="URL of a running server.", metavar="URL")] = None,
+    configuration: Annotated[
+        Path | None, typer.Option("--configuration", help="JSON file with the knobs of one deployment.")
+    ] = None,
+    backend: Annotated[Backend | None, typer.Option("--backend", help="Where to deploy. [default: as in FILE]")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Directory of the results.")] = Path("measurement"),
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of schedule and prompts.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure one deployment, without a search."""
+    from tuner.measuring import measure as run
+    from tuner.report.measurement import text
+
+    with _progress() as listen:
+        result = run(
+            slo,
+            endpoint=endpoint,
+            configuration=configuration,
+            backend=backend.value if backend else None,
+            out=out,
+            seed=seed,
+            listen=listen,
+        )
+    typer.echo(_dump(result) if as_json else text(result))
+    raise typer.Exit(OK if result["kept"] else NOT_FEASIBLE)
+
+
+@app.command()
+def report(study: StudyName, *, runs: Runs = RUNS, as_json: Json = False) -> None:
+    """Show what a study found, and write its report.html."""
+    from tuner.ledger import Ledger
+    from tuner.report import html, terminal
+
+    ledger = Ledger.find(runs, study)
+    page = html.write(ledger.path)
+    if as_json:
+        typer.echo(_dump(ledger.read_json("result.json")))
+    else:
+        terminal.render(ledger.path, _console(stderr=False))
+        typer.echo(f"report: {page}")
+
+
+@app.command()
+def rescore(study: StudyName, slo: Slo, *, runs: Runs = RUNS, as_json: Json = False) -> None:
+    """Judge a study by another objective file, without measuring again."""
+    from tuner import rescoring
+    from tuner.ledger import Ledger
+
+    found = rescoring.rescore(Ledger.find(runs, study), slo)
+    typer.echo(_dump(found) if as_json else rescoring.text(found))
+    raise typer.Exit(OK if found["best"] is not None else NOT_FEASIBLE)
+
+
+@app.command()
+def calibrate(study: StudyName, *, runs: Runs = RUNS, as_json: Json = False) -> None:
+    """Fit the simulator to a study's measured levels."""
+    from tuner import calibration
+    from tuner.ledger import Ledger
+
+    found = calibration.calibrate(Ledger.find(runs, study), runs)
+    typer.echo(_dump(calibration.as_json(found)) if as_json else calibration.text(found))
+
+
+@app.command()
+def sync(study: StudyName, *, runs: Runs = RUNS, mlflow: Mlflow = None, as_json: Json = False) -> None:
+    """Bring MLflow up to date with a study's ledger."""
+    from tuner import tracking
+    from tuner.ledger import Ledger
+
+    found = tracking.sync(Ledger.find(runs, study), runs, mlflow)
+    typer.echo(_dump(found) if as_json else tracking.text(found))
+
+
+@app.command()
+def ui(
+    study: Annotated[str | None, typer.Argument(help="Name of a study; only names what to look for.")] = None,
+    *,
+    runs: Runs = RUNS,
+    mlflow: Mlflow = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="On 127.0.0.1.")] = 5000,
+) -> None:
+    """Open the MLflow UI on the runs of all studies."""
+    from tuner import tracking
+    from tuner.ledger import Ledger
+
+    if study is not None:
+        typer.echo(f"study {Ledger.find(runs, study).name}", err=True)
+    command = tracking.ui_command(runs, mlflow, port)
+    typer.echo(f"http://127.0.0.1:{port}", err=True)
+    os.execvp(command[0], command)  # noqa: S606
+
+
+def main() -> NoReturn:
+    """Run a command; the one place where an exception becomes an exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        app(standalone_mode=True)
+    except InputError as error:
+        _fail(str(error), WRONG_INPUT)
+    except Interrupted as error:
+        _fail(str(error), INTERRUPTED)
+    except TunerError as error:
+        _fail(str(error), FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(OK)
+    sys.exit(OK)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(f"tuner: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+def _console(*, stderr: bool) -> Any:
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
+def _progress() -> Any:
+    from tuner.progress import listener
+
+    return listener(_console(stderr=True))
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)

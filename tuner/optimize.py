@@ -1,0 +1,252 @@
+"""`tuner optimize`: open everything that a study needs, run it, and write down what it found."""
+
+import datetime as dt
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner import conclusion, feasibility, model, naming, objective_file, presets, provenance, result, space_file
+from tuner.backend import launcher_for, resolve
+from tuner.budget import exceeded, merged
+from tuner.deployment import Launcher
+from tuner.errors import InputError, Interrupted, StudyChanged, StudyFailed
+from tuner.events import Listener, Note
+from tuner.ledger import Ledger
+from tuner.level import Keep
+from tuner.load.plan import LevelData
+from tuner.model import ModelFacts
+from tuner.outcome import Level, Outcome
+from tuner.result import Gain, Status, Verified
+from tuner.samplers import Proposals
+from tuner.slo import Budget, Objective
+from tuner.space import Space
+from tuner.study import Study
+from tuner.tracking import Tracker
+from tuner.verification import Verification
+
+RESULT = "result.json"
+DATABASE = "optuna.db"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for on the command line; None = as the objective file says."""
+
+    slo: Path
+    space: Path | None = None
+    backend: str | None = None
+    study: str | None = None
+    runs: Path = Path("runs")
+    trials: int | None = None
+    budget: Budget | None = None
+    parallel: int | None = None
+    seed: int = 0
+    ray: str | None = None
+    mlflow: str | None = None  # tracking URI; "off" = none
+    storage: str | None = None  # of Optuna; None = a file of the study
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files behind a request, read and checked."""
+
+    objective: Objective
+    space: Space
+    facts: ModelFacts | None
+    backend: str  # simulated, local or ray
+
+    def fingerprints(self) -> dict[str, str]:
+        """What a resume is compared with. Budgets may change; promises, traffic, prices and knobs may not."""
+        parts = objective_file.fingerprint(self.objective)
+        return {**parts, "space": self.space.fingerprint, "backend": self.backend}
+
+
+def read(request: Request) -> Inputs:
+    """
+    Read and check the files of a request.
+
+    Raises:
+        InputError: One of them is wrong, or the workload can never be served.
+    """
+    objective = objective_file.load(request.slo)
+    budget = merged(objective.search.budget, request.budget, request.trials)
+    path = space_path(request.space) if request.space else Path(objective.search.space)
+    objective = replace(objective, search=replace(objective.search, budget=budget, space=str(path)))
+    facts = model.facts(objective.model)
+    problem = feasibility.workload_problem(objective, facts)
+    if problem is not None:
+        raise InputError(f"{objective.path}: workload: {problem}")
+    return Inputs(objective, space_file.load(path), facts, resolve(request.backend or objective.backend))
+
+
+def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object]]:
+    """
+    Run a study, or go on with one of the same name.
+
+    Returns:
+        Directory of the study, and the content of its `result.json`.
+
+    Raises:
+        InputError: Wrong input, or the study was begun with other inputs.
+        StudyLocked: Another tuner works on it.
+        Interrupted: Somebody asked to stop; `result.json` says so, and the same command goes on.
+        StudyFailed: It cannot go on; `result.json` says so.
+    """
+    inputs = read(request)
+    ledger = _ledger(request, inputs)
+    for warning in objective_file.warnings(inputs.objective):
+        listen(Note(warning, warning=True))
+    listen(Note(f"study {ledger.name}: {ledger.path}"))
+    with ExitStack() as stack:
+        stack.enter_context(ledger.lock())
+        tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
+        launcher = launcher_for(
+            inputs.backend, inputs.objective, facts=inputs.facts, ray=request.ray, state=ledger.path
+        )
+        stack.callback(launcher.close)
+        space = inputs.space
+        proposals = Proposals(
+            space,
+            storage=request.storage or ledger.path / DATABASE,
+            name=ledger.name,
+            kind=inputs.objective.search.sampler,
+            seed=int(ledger.study["seed"]),
+        )
+        study = Study(
+            objective=inputs.objective,
+            space=space,
+            facts=inputs.facts,
+            launcher=launcher,
+            ledger=ledger,
+            proposals=proposals,
+            tracker=tracker,
+            seed=int(ledger.study["seed"]),
+            parallel=min(request.parallel or launcher.parallel, launcher.parallel),
+            listen=listen,
+        )
+        return ledger.path, _Run(study, launcher, ledger, tracker, listen).go()
+
+
+def space_path(wanted: Path) -> Path:
+    """A space file by path, or a shipped one by name."""
+    return wanted if wanted.suffix in (".yaml", ".yml") else presets.space_path(str(wanted))
+
+
+def _ledger(request: Request, inputs: Inputs) -> Ledger:
+    now = dt.datetime.now(dt.UTC)
+    name = request.study or f"{naming.slug(Path(inputs.objective.path).stem)}-{now:%Y%m%d-%H%M%S}"
+    path = naming.study_directory(request.runs, name)
+    text = objective_file.resolved(inputs.objective)
+    if not path.exists():
+        return Ledger.create(
+            request.runs,
+            name,
+            objective_yaml=text,
+            fingerprints=inputs.fingerprints(),
+            seed=request.seed,
+            source="simulated" if inputs.backend == "simulated" else "live",
+            git_sha=provenance.git_sha(Path(inputs.objective.path).parent),
+            extra={"space": inputs.space.name, "backend": inputs.backend},
+        )
+    ledger = Ledger.open(path)
+    changed = ledger.changed(inputs.fingerprints(), text)
+    if changed:
+        raise StudyChanged(
+            f"--study {name}: it was begun with other inputs ({'; '.join(changed)}): "
+            "a study keeps its SLO, workload, prices and space; give another --study, or the old files"
+        )
+    return ledger
+
+
+@dataclass
+class _Run:
+    study: Study
+    launcher: Launcher
+    ledger: Ledger
+    tracker: Tracker
+    listen: Listener
+
+    def go(self) -> dict[str, object]:
+        try:
+            self.study.search()
+            done = self.ledger.read_json(RESULT)
+            if done is not None and done["status"] in ("winner", "no_gain", "no_feasible") and not self.study.measured:
+                self.listen(Note("nothing is left to measure: the budget of this study is spent; raise it to go on"))
+                return dict(done)
+            return self._conclude()
+        except (Interrupted, KeyboardInterrupt) as stop:
+            self._write("interrupted", {}, None, None)
+            slo, runs = self.study.objective.path, self.ledger.path.parent
+            raise Interrupted(
+                "interrupted; everything that was started is gone and what was measured is kept; go on with: "
+                f"tuner optimize --slo {slo} --study {self.ledger.name} --runs {runs}"
+            ) from stop
+        except StudyFailed as error:
+            self._write("failed", {}, None, None, warnings=[str(error)])
+            raise
+
+    def _conclude(self) -> dict[str, object]:
+        objective = self.study.objective
+        outcomes = self.study.outcomes()
+        chosen = conclusion.finalists(objective, outcomes)
+        self.listen(
+            Note(f"search ended ({self.study.ended_by}); measuring {len(chosen)} trials again on fresh schedules")
+        )
+        verified = Verification(
+            objective=objective,
+            launcher=self.launcher,
+            seed=self.study.seed,
+            keeper=self._keeper,
+            logs=self._logs,
+            charge=self._charge,
+            listen=self.listen,
+            expired=lambda: exceeded(objective.search.budget, self.study.spent()) is not None,
+        ).run(chosen)
+        decision = conclusion.decide(objective, outcomes, verified)
+        return self._write(decision.status, verified, decision.gain, decision.winner)
+
+    def _keeper(self, outcome: Outcome) -> Keep:
+        def keep(level: Level, data: LevelData) -> Level:
+            return self.ledger.append_level(outcome.trial, level, data)
+
+        return keep
+
+    def _logs(self, outcome: Outcome, session: int) -> Path:
+        return self.ledger.logs(outcome.trial) / f"verify-{session}"
+
+    def _charge(self, outcome: Outcome, seconds: float) -> None:
+        hours = outcome.units * seconds / 3600
+        self.ledger.charge("verify", outcome.trial, unit_hours=hours, seconds=seconds)
+        self.study.charge(outcome.configuration, hours)
+
+    def _write(
+        self,
+        status: Status,
+        verified: Mapping[int, Verified],
+        gain: Gain | None,
+        winner: int | None,
+        *,
+        warnings: list[str] | None = None,
+    ) -> dict[str, object]:
+        outcomes = self.study.outcomes()
+        spent = self.ledger.spent()
+        rejected = self.ledger.rejected()
+        found = result.assemble(
+            self.study.objective,
+            self.ledger.name,
+            self.ledger.outcomes(),
+            verified,
+            gain,
+            status,
+            {"gpu_hours": spent.unit_hours, "wall_s": self.study.spent().wall_s, "requests": spent.requests},
+            self.launcher.source,
+            next((outcome.facts for outcome in outcomes if outcome.facts), {}),
+            winner=winner,
+            warnings=warnings or [],
+            rejected=rejected,
+            ended_by=self.study.ended_by,
+        )
+        self.ledger.write_json(RESULT, found)
+        self.tracker.note()
+        return found
