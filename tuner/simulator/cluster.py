@@ -5,12 +5,15 @@ from heapq import heapify, heappop, heappush
 from math import inf, nextafter
 from typing import Literal
 
+from tuner.records import OK
 from tuner.simulator.engine import Engine
 from tuner.simulator.scheduler import Request
 
 Routing = Literal["round_robin", "least_loaded"]
 #: Called with the requests that ended since the last call; True stops the level.
 Watch = Callable[[Sequence[Request]], bool]
+#: A slot of a closed loop whose request failed waits this long, as the live client's does.
+PAUSE_S = 0.05
 
 
 class Cluster:
@@ -82,7 +85,7 @@ class Cluster:
                 if not request.status:
                     chosen.add(request)
                     continue
-                heappush(starts, request.ended_s)
+                heappush(starts, request.ended_s + PAUSE_S)
                 if watch([request]):
                     return
                 continue
@@ -91,7 +94,7 @@ class Cluster:
             horizon_s = min(arrival_s, clocks[1][0] if len(clocks) > 1 else inf)
             ended = engine.advance(max(horizon_s, nextafter(engine.clock_s, inf)), stop_at_end=True)
             for request in ended:
-                heappush(starts, request.ended_s)
+                heappush(starts, request.ended_s + (0.0 if request.status == OK else PAUSE_S))
             if ended and watch(ended):
                 return
 

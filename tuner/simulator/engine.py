@@ -9,6 +9,7 @@ per step, so that results do not depend on it (`compress=False` takes every step
 from dataclasses import dataclass
 from math import inf
 
+from tuner.records import OK
 from tuner.simulator.blocks import BlockPool
 from tuner.simulator.scheduler import EngineLimits, Request, Scheduler
 from tuner.simulator.steptime import StepTime
@@ -138,7 +139,7 @@ class Engine:
             else:
                 spans.append([index, index + 1])
             if request.emitted == request.output:
-                ended.append(self._end(request, "ok", self.clock_s))
+                ended.append(self._end(request, OK, self.clock_s))
         if ended:
             self.scheduler.leave()
         return ended
@@ -177,7 +178,7 @@ class Engine:
             request.computed += steps
             request.emitted += steps
             request.spans[-1][1] += steps
-        ended = [self._end(request, "ok", clock) for request in running if request.emitted == request.output]
+        ended = [self._end(request, OK, clock) for request in running if request.emitted == request.output]
         if ended:
             self.scheduler.leave()
         self.just_ended = len(ended)

@@ -15,6 +15,12 @@ from tuner.simulator.steptime import StepTime
 
 #: Status of a request that the engine refuses because it is longer than `max_model_len`.
 TOO_LONG = "http_400"
+_ERRORS = {
+    TOO_LONG: "prompt and answer are longer than max_model_len",
+    "timeout_first_token": "no token in time",
+    "timeout_gap": "no further token in time",
+    "timeout_total": "not finished in time",
+}
 _PHASES: Mapping[int, Phase] = {WARMUP: "warmup", MEASURED: "measured", DRAIN: "drain"}
 #: A closed loop's requests are made in portions, the first of at least this many.
 _PORTION = 256
@@ -185,7 +191,7 @@ class Level:
             return self._records[request.number]
         times = self._engines[request.engine].emissions(request, end_s)
         return Record(
-            id=f"{self._plan.seed}-{self._plan.number}-{request.number}",
+            id=str(request.number),
             scheduled_s=request.scheduled_s,
             sent_s=request.scheduled_s,
             first_token_s=times[0] if times else None,
@@ -197,7 +203,7 @@ class Level:
             token_source="usage",  # noqa: S106
             chunks=tuple(zip(times, repeat(1))),
             status=(request.status or OK) if decided else UNFINISHED,
-            error=None,
+            error=_ERRORS.get(request.status) if decided else None,
             phase=_PHASES[self._phases[request.number]],
         )
 
@@ -205,9 +211,8 @@ class Level:
         end_s = self._last_s if self._end_s is None else self._end_s
         self._end_s = end_s
         start_s = self._plan.workload.measure.warmup_s
-        window = self._window or Window(start_s, end_s - start_s)
-        if self._broken and end_s < window.end_s:
-            window = Window(start_s, end_s - start_s)
+        window = self._window or Window(start_s, self._plan.workload.measure.duration_s)
+        elapsed_s = min(window.length_s, end_s - start_s)
         sent = [request for request in self._requests if request.scheduled_s < end_s]
         arrived = sum(1 for request in sent if self._phases[request.number] == MEASURED)
         return LevelData(
@@ -215,7 +220,7 @@ class Level:
             records=tuple(self._record(request) for request in sent),
             window_start_s=start_s,
             window_s=window.length_s,
-            realised_rps=arrived / window.length_s,
+            realised_rps=arrived / elapsed_s if elapsed_s > 0 else 0.0,
             stopped="slo" if self._broken else "",
             stop_detail=self._broken,
             counters=self._counters(end_s),

@@ -1,0 +1,171 @@
+"""
+The simulated cluster behind the same protocol as the live ones: virtual time, no process, no endpoint, no socket.
+
+Levels see the same arrivals, lengths and prefix blocks as under the live client, and the same stop rules. Everything is
+a function of objective, configuration and plan: equal inputs give equal records, to the last bit.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from tuner.configuration import Configuration
+from tuner.deployment import Deployment, Running
+from tuner.load import traces
+from tuner.load.plan import LevelData, LevelPlan
+from tuner.load.shape import Rows
+from tuner.simulator import setup
+from tuner.simulator.level import Level
+from tuner.simulator.steptime import StepTime
+from tuner.slo import Objective
+
+#: What the numbers are worth, shown wherever they are. Source: benchmarks/simulator.py, with nothing fitted.
+EXPECTED_ERROR: Mapping[str, str] = {
+    "tpot": "TO BE MEASURED",
+}
+
+
+@dataclass(frozen=True)
+class _World:
+    """What all deployments of a launcher share."""
+
+    objective: Objective
+    rows: Rows | None
+    seed: int
+    variation: float
+    startup_s: float
+
+    def factor(self, configuration: Configuration, plan: LevelPlan) -> float:
+        """Of one level's step times: log-normal around 1, drawn from seed, configuration and level."""
+        if self.variation == 0:
+            return 1.0
+        digest = hashlib.sha256(f"{self.seed} {configuration.key} {plan.seed} {plan.number}".encode()).digest()
+        random = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
+        return math.exp(self.variation * random.standard_normal())
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """Step times of an unusually slow or fast run."""
+
+    base: StepTime
+    factor: float
+
+    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
+        return self.factor * self.base.step(prefills, decodes, context)
+
+
+class SimulatedLauncher:
+    """
+    Deployments in virtual time.
+
+    Args:
+        objective: Model, cluster and workload.
+        seed_noise: Seed of `variation`; of no meaning without it.
+        variation: Standard deviation of the logarithm of a factor on all step times of one level: how much equal runs
+            differ. 0 = not at all.
+        startup_s: Virtual seconds that a deployment takes to be ready; told in its facts.
+
+    Raises:
+        InputError: Model or a device are unknown here, so nothing can be simulated; the message names what is known.
+    """
+
+    source = "simulated"
+    parallel = 1
+
+    def __init__(
+        self, objective: Objective, *, seed_noise: int | None = None, variation: float = 0.0, startup_s: float = 0.0
+    ) -> None:
+        setup.known_model(objective.model)
+        for pool in objective.cluster.pools:
+            setup.machine_of(pool)
+        rows = traces.read(objective.workload.source)
+        self._world = _World(objective, rows, seed_noise or 0, variation, startup_s)
+
+    def deployment(self, configuration: Configuration, logs: Path) -> Deployment:
+        """See `Launcher`; nothing is ever written to `logs`."""
+        del logs
+        return _Deployment(self._world, configuration)
+
+    def check(self, configuration: Configuration) -> str | None:
+        """See `Launcher`. Also what this model of the engine does not cover."""
+        role, cluster = configuration.roles[0], self._world.objective.cluster
+        if len(configuration.roles) > 1 or configuration.mode != "aggregated":
+            return f"mode {configuration.mode} is not simulated"
+        if (configuration.knobs.get("kv_store") or "none") != "none":
+            return f"kv_store {configuration.knobs['kv_store']} is not simulated"
+        if (configuration.knobs.get("pipeline_parallel_size") or 1) != 1:
+            return f"pipeline_parallel_size {configuration.knobs['pipeline_parallel_size']} is not simulated"
+        if configuration.units > cluster.max_gpus:
+            return f"it needs {configuration.units} units, max_gpus is {cluster.max_gpus}"
+        if not any(setup.fits(configuration, pool) for pool in cluster.pools):
+            return f"{role.replicas} instances of {role.units_each} units fit on no pool: an instance never spans nodes"
+        return None
+
+    def close(self) -> None:
+        """See `Launcher`."""
+
+
+class _Deployment:
+    """Starting takes no time and leaves nothing behind."""
+
+    def __init__(self, world: _World, configuration: Configuration) -> None:
+        self._world, self._configuration = world, configuration
+
+    @property
+    def commands(self) -> list[dict[str, object]]:
+        return []
+
+    def __enter__(self) -> Running:
+        return _Running(self._world, self._configuration)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing was started."""
+
+
+class _Running:
+    source = "simulated"
+
+    def __init__(self, world: _World, configuration: Configuration) -> None:
+        self._world, self._configuration = world, configuration
+        self._setup = setup.resolve(configuration, world.objective)
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What was assumed, and what the numbers are worth."""
+        made = self._setup
+        return {
+            "step_times": "roofline",
+            "table_version": setup.STEP_TIMES,
+            "expected_error": dict(EXPECTED_ERROR),
+            "model": self._world.objective.model,
+            "device": made.device,
+            "engines": made.engines,
+            "kv_tokens": made.kv_tokens,
+            "max_num_batched_tokens": made.limits.max_num_batched_tokens,
+            "max_num_seqs": made.limits.max_num_seqs,
+            "front_end_s": made.front_end_s,
+            "flags_without_effect": list(made.ignored_flags),
+            "ready_s": self._world.startup_s,
+        }
+
+    def drive(self, plan: LevelPlan) -> LevelData:
+        """See `Running`; `counters["level_seconds"]` is the virtual duration of the level."""
+        made = self._setup
+        factor = self._world.factor(self._configuration, plan)
+        return Level(
+            plan,
+            self._world.rows,
+            limits=made.limits,
+            step_time=made.step_time if factor == 1 else _Scaled(made.step_time, factor),
+            engines=made.engines,
+            max_model_len=made.max_model_len,
+            front_end_s=made.front_end_s,
+        ).run()
