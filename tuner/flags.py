@@ -1,126 +1,32 @@
 """
-Flags and environment of `vllm serve`: how a value becomes argv tokens, and which names a study may not set.
+Flags of `vllm serve`: how a value becomes argv tokens, and what is wrong with a name or a value before any start.
 
 A name is written with underscores here and in every file; on the command line `max_num_seqs` is `--max-num-seqs`.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Literal, cast
 
+from tuner import forbidden
 from tuner.errors import InputError
-from tuner.slo import Scalar
 
 Kind = Literal["toggle", "switch", "value", "list"]
 
-_OURS = "tuner sets it itself"
-_CODE = "it loads code or templates from outside the engine"
-_EXPOSED = "it changes who can reach the engine or what the engine reaches"
-_NODES = "an instance never spans nodes; tuner places the processes"
-#: Flags that neither a space nor `engine.flags` may set, with the reason and the remedy.
-REFUSED: Mapping[str, str] = {
-    "model": f"{_OURS}, from `model:`",
-    "served_model_name": f"{_OURS}, from `model:`",
-    "revision": f"{_OURS}, from `model_revision:`",
-    "tokenizer_revision": f"{_OURS}, from `model_revision:`",
-    "trust_remote_code": "code from the model's repository runs only with `engine.trust_remote_code: true`",
-    "host": f"{_OURS}, from `cluster.bind:`",
-    "port": _OURS,
-    "uds": _OURS,
-    "grpc": _OURS,
-    "grpc_port": _OURS,
-    "config": "flags in a second file would escape the ledger; write them out",
-    "api_key": "keys do not belong into argv; use engine.env: {VLLM_API_KEY: $NAME}",
-    "hf_token": "tokens do not belong into argv; use engine.env: {HF_TOKEN: $HF_TOKEN}",
-    **dict.fromkeys(("headless", "nnodes", "node_rank", "master_addr", "master_port", "device_ids"), _NODES),
-    **dict.fromkeys(
-        (
-            "data_parallel_rank",
-            "data_parallel_start_rank",
-            "data_parallel_size_local",
-            "data_parallel_address",
-            "data_parallel_rpc_port",
-            "data_parallel_hybrid_lb",
-            "data_parallel_external_lb",
-            "data_parallel_multi_port_external_lb",
-            "data_parallel_supervisor_port",
-        ),
-        _NODES,
-    ),
-    **dict.fromkeys(
-        (
-            "chat_template",
-            "trust_request_chat_template",
-            "trust_request_mm_kwargs",
-            "middleware",
-            "tool_parser_plugin",
-            "tool_server",
-            "reasoning_parser_plugin",
-            "io_processor_plugin",
-            "logits_processors",
-            "worker_cls",
-            "worker_extension_cls",
-            "scheduler_cls",
-            "model_class_overrides",
-            "hf_config_path",
-            "code_revision",
-        ),
-        _CODE,
-    ),
-    **dict.fromkeys(
-        (
-            "ssl_keyfile",
-            "ssl_certfile",
-            "ssl_ca_certs",
-            "ssl_cert_reqs",
-            "ssl_ciphers",
-            "enable_ssl_refresh",
-            "allowed_origins",
-            "allowed_methods",
-            "allowed_headers",
-            "allow_credentials",
-            "allowed_local_media_path",
-            "allowed_media_domains",
-            "root_path",
-            "kv_events_config",
-            "otlp_traces_endpoint",
-            "log_config_file",
-            "logging_config",
-        ),
-        _EXPOSED,
-    ),
-}
-#: Keys that no JSON value of a flag may contain, at any depth.
-REFUSED_INSIDE: Mapping[str, str] = {"trust_remote_code": REFUSED["trust_remote_code"]}
-#: Environment variables that `engine.env` may not set.
-REFUSED_ENV: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "LD_PRELOAD",
-            "LD_AUDIT",
-            "LD_LIBRARY_PATH",
-            "PATH",
-            "PYTHONPATH",
-            "PYTHONHOME",
-            "PYTHONSTARTUP",
-            "BASH_ENV",
-            "ENV",
-            "IFS",
-            "SHELLOPTS",
-            "VLLM_PLUGINS",
-            "VLLM_ALLOW_INSECURE_SERIALIZATION",
-        ),
-        "it decides which code runs; set it in the environment that tuner itself is started from",
-    ),
-    "PYTHONHASHSEED": f"{_OURS}: prefix hashes must agree between processes",
-    "VLLM_SERVER_DEV_MODE": f"{_OURS}, on loopback only: its routes need no key",
-    "CUDA_VISIBLE_DEVICES": f"{_OURS}, from the GPUs of the placement",
-    "HIP_VISIBLE_DEVICES": f"{_OURS}, from the GPUs of the placement",
-    "VLLM_CPU_OMP_THREADS_BIND": f"{_OURS}, from the cores of the CPU slots",
-}
+#: Flags that tie an instance to other nodes, beside those in `forbidden`.
+_PLACED = (
+    "data_parallel_rank",
+    "data_parallel_start_rank",
+    "data_parallel_size_local",
+    "data_parallel_hybrid_lb",
+    "data_parallel_external_lb",
+    "data_parallel_multi_port_external_lb",
+    "data_parallel_supervisor_port",
+)
 
 
 @cache
@@ -128,7 +34,7 @@ def known() -> Mapping[str, Kind]:
     """Names and kinds of the flags of the engine version that the table was read from."""
     lines = files("tuner").joinpath("data/vllm_flags.txt").read_text(encoding="utf-8").splitlines()
     rows = (line.split() for line in lines if line and not line.startswith("#"))
-    return dict(rows)  # type: ignore[misc]
+    return {name: cast("Kind", kind) for name, kind in rows}
 
 
 def problem(name: str, value: object) -> str | None:
@@ -139,22 +45,20 @@ def problem(name: str, value: object) -> str | None:
         name: With underscores.
         value: Scalar, mapping (one JSON token) or sequence (a token each); None = the flag is absent.
     """
-    if not name.isascii() or not name.replace("_", "a").isalnum() or not name[0].isalpha() or name != name.lower():
-        plain = name.lstrip("-").replace("-", "_").lower()
-        return f"flag names are written like max_num_seqs; did you mean {plain!r}?"
-    if name in REFUSED:
-        return f"this flag cannot be set by a study: {REFUSED[name]}"
+    refused = forbidden.flag(name)
+    if refused is not None:
+        return refused
+    if re.fullmatch(r"[a-z][a-z0-9_]*", name) is None:
+        plain = name.removeprefix("--").replace("-", "_").lower()
+        return f"names of flags are written like max_num_seqs; write {plain}"
+    if name in _PLACED:
+        return f"the flag {name} may not be set here: the tuner sets it when it places the processes"
     if name not in known():
         close = get_close_matches(name, known(), n=1, cutoff=0.85) or [
             flag for flag in known() if flag.startswith(name)
         ]
-        return f"no flag of `vllm serve`; did you mean {close[0]!r}?" if close else _text_problem(value)
-    return _kind_problem(known()[name], value) or _text_problem(value)
-
-
-def environment_problem(name: str) -> str | None:
-    """Why `engine.env` may not set this variable; None = it may."""
-    return f"engine.env cannot set {name}: {REFUSED_ENV[name]}" if name in REFUSED_ENV else None
+        return f"no flag of `vllm serve`; did you mean {close[0]!r}?" if close else _value_problem(value)
+    return _kind_problem(known()[name], value) or _value_problem(value)
 
 
 def tokens(name: str, value: object) -> tuple[str, ...]:
@@ -162,7 +66,7 @@ def tokens(name: str, value: object) -> tuple[str, ...]:
     The argv tokens of one flag.
 
     True is `--x`, False is `--no-x`, None is nothing, a mapping is one compact JSON token, a sequence gives one token
-    per element. A value that begins with a dash is joined to its flag (`--x=-1`), so that it is never read as another.
+    per element. A negative number is joined to its flag (`--x=-1`); a text that begins with a dash is refused.
 
     Raises:
         InputError: The flag may not be set, or the value cannot be an argv token.
@@ -202,14 +106,6 @@ def compact_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def plain_number(value: Scalar) -> Scalar:
-    """The value with float noise removed, so that values which render alike are equal: 1.0 is 1, 0.8500…01 is 0.85."""
-    if isinstance(value, float):
-        rounded = float(f"{value:.12g}")
-        return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
-    return value
-
-
 def _kind_problem(kind: Kind, value: object) -> str | None:
     if value is None:
         return None
@@ -224,32 +120,14 @@ def _kind_problem(kind: Kind, value: object) -> str | None:
     return None
 
 
-def _text_problem(value: object) -> str | None:
+def _value_problem(value: object) -> str | None:
     """What is wrong inside a value, at any depth."""
-    if isinstance(value, str):
-        return "got a NUL character: remove it" if "\x00" in value else _text_problem(_inside(value))
     if isinstance(value, Mapping):
-        refused = next((key for key in value if key in REFUSED_INSIDE), None)
-        if refused is not None:
-            return f"{refused} cannot be set by a study: {REFUSED_INSIDE[refused]}"
-        return _first_problem(value.values())
-    if isinstance(value, Sequence):
-        if any(isinstance(element, str) and element.startswith("-") for element in value):
-            return "got a list element that begins with a dash: it would be read as another flag"
+        return forbidden.flag_value(compact_json(value)) or _first_problem(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return _first_problem(value)
-    return None
+    return forbidden.flag_value(value)
 
 
 def _first_problem(values: Iterable[object]) -> str | None:
-    return next((reason for each in values if (reason := _text_problem(each)) is not None), None)
-
-
-def _inside(text: str) -> Mapping[str, object] | None:
-    """The mapping that a JSON text holds, if it does."""
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+    return next((reason for each in values if (reason := _value_problem(each)) is not None), None)
