@@ -20,6 +20,7 @@ from typing import Protocol, Self
 from tuner.deployment import counters
 from tuner.deployment.spec import Address, Command, ProcessSpec, environment, masked, resolve
 from tuner.errors import ConfigurationFailed, InfrastructureFailed
+from tuner.load.endpoint import Endpoint
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.slo import Arrivals, Objective
 
@@ -72,7 +73,7 @@ class Host(Protocol):
     def place(self, spec: ProcessSpec) -> Handle:
         """Units, ports and a directory for one process; starts nothing."""
 
-    def drive(self, endpoint: str, plan: LevelPlan, should_stop: Callable[[], bool]) -> LevelData:
+    def drive(self, endpoint: Endpoint, plan: LevelPlan, should_stop: Callable[[], str]) -> LevelData:
         """Run the load client near the endpoint."""
 
     def facts(self) -> Mapping[str, object]:
@@ -189,7 +190,7 @@ class Launch:
             self._raise_if_dead(None)
         endpoint = next(spec for spec in self._specs if spec.endpoint)
         where = addresses[endpoint.name]
-        self._endpoint = f"http://{f'[{where.host}]' if ':' in where.host else where.host}:{where.ports['http']}"
+        self._endpoint = Endpoint(where.host, where.ports["http"], self._objective.model)
         self._facts = {
             "model": self._objective.model,
             "engine_version": self._engine_version(),
@@ -256,8 +257,11 @@ class Launch:
                 self._failure = failure
                 return
 
-    def _must_stop(self) -> bool:
-        return self._failure is not None or self._closing.is_set()
+    def _must_stop(self) -> str:
+        """What the load client is told; empty while it may go on."""
+        if self._failure is not None:
+            return f"server_died: {self._failure.cause}"
+        return "interrupted: the deployment is being ended" if self._closing.is_set() else ""
 
     def _raise_if_dead(self, data: LevelData | None) -> None:
         failure = self._failure
@@ -309,27 +313,31 @@ class Launch:
         external = any(spec.role == "store" for spec in self._specs)
         path = "/reset_prefix_cache?reset_external=true" if external else "/reset_prefix_cache"
         for spec, handle in self._engines():
-            self._reset(spec.name, handle, path, cache.policy)
+            self._reset(spec.name, handle, path)
         if cache.policy == "warm" and cache.requests > 0:
             self._fill(plan, cache.requests)
 
-    def _reset(self, name: str, handle: Handle, path: str, policy: str) -> None:
+    def _reset(self, name: str, handle: Handle, path: str) -> None:
         until = time.monotonic() + _RESET_LIMIT_S
         while True:
             status, body = handle.request("POST", path)
             if status == 200 and b"false" not in body:
                 return
+            if status == 404 and self._objective.cluster.bind == "node":
+                # vLLM offers the reset in its development mode alone, which has no place on a reachable address.
+                # Prompts are never used twice, so what stays behind is shared prefixes, which warm-up loads anyway.
+                self._facts["cache_reset"] = "not offered on the node's address"
+                return
             if status == 404:
                 raise InfrastructureFailed(
-                    "engine_missing",
-                    f"{name} offers no /reset_prefix_cache, so `workload.cache: {policy}` cannot be kept",
+                    "engine_missing", f"{name} offers no /reset_prefix_cache; it needs VLLM_SERVER_DEV_MODE=1"
                 )
             self._look_for_deaths()
             self._raise_if_dead(None)
             if time.monotonic() > until:
                 raise ConfigurationFailed(
                     "server_died",
-                    f"{name} still holds KV blocks {_RESET_LIMIT_S:g} s after the last request, so its cache stays warm",
+                    f"{name} cannot reset its cache: it still holds blocks {_RESET_LIMIT_S:g} s after the last request",
                 )
             time.sleep(0.2)
 

@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tuner.deployment.process import Settings
 from tuner.deployment.spec import ProcessSpec
 from tuner.errors import InfrastructureFailed
 from tuner.load import process as load_process
+from tuner.load.endpoint import Endpoint
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.slo import Objective, Pool
 
@@ -104,7 +105,7 @@ class Units:
             self._changed.notify_all()
 
 
-def needs_by_pool(specs: list[ProcessSpec]) -> dict[str, int]:
+def needs_by_pool(specs: Sequence[ProcessSpec]) -> dict[str, int]:
     """Units that a deployment holds of each pool."""
     needs: dict[str, int] = {}
     for spec in specs:
@@ -116,7 +117,7 @@ def needs_by_pool(specs: list[ProcessSpec]) -> dict[str, int]:
 class LocalHost:
     """The processes of one deployment on this machine. Fulfils `launch.Host`."""
 
-    def __init__(self, specs: list[ProcessSpec], units: Units, logs: Path, settings: Settings) -> None:
+    def __init__(self, specs: Sequence[ProcessSpec], units: Units, logs: Path, settings: Settings) -> None:
         self._units = units
         self._logs = logs
         self._settings = settings
@@ -137,7 +138,7 @@ class LocalHost:
         self._places[spec.name] = place
         return Instance(spec, place, self._logs / f"{spec.name}.log", self._settings)
 
-    def drive(self, endpoint: str, plan: LevelPlan, should_stop: Callable[[], bool]) -> LevelData:
+    def drive(self, endpoint: Endpoint, plan: LevelPlan, should_stop: Callable[[], str]) -> LevelData:
         """Run the load client in a process of its own."""
         return load_process.drive(endpoint, plan, should_stop=should_stop)
 
@@ -178,8 +179,6 @@ class LocalLauncher:
         self._objective = objective
         self._temporary = None if registry is not None else tempfile.TemporaryDirectory(prefix="tuner-registry-")
         self._settings = Settings(registry or Path(self._temporary.name if self._temporary else ""))
-            registry if registry is not None else Path(str(self._temporary and self._temporary.name))
-        )
         self.reaped = reap_orphans(self._settings.registry)
         pools = tuple(replace(pool, nodes=1, per_node=pool.units) for pool in objective.cluster.pools)
         here = units_here(pools, visible_gpus(os.environ), tuple(sorted(os.sched_getaffinity(0))))

@@ -163,9 +163,7 @@ def _too_late(
     process: ManagedProcess, expected: Expectation, problem: str
 ) -> ConfigurationFailed | InfrastructureFailed:
     last = process.tail(1).strip()
-    cause = f"{expected.name} is not ready after {expected.timeout_s:g} s: {problem}" + (
-        f"; log: {last}" if last else ""
-    )
+    cause = f"{expected.name} is not ready after {expected.timeout_s:g} s: {problem}; log: {last or 'nothing'}"
     if expected.role == "store":
         return InfrastructureFailed("store_unavailable", cause)
     return ConfigurationFailed("start_timeout", cause)
