@@ -1,0 +1,121 @@
+"""
+Configuration → process specs of vLLM engines and their router. Pure: nothing is started, no port is chosen.
+
+An engine gets, in this order: `engine.command`, the model, what the tuner sets itself, `engine.flags` of the objective
+file in its order, and the flags of the configuration by name. Equal configurations give equal commands.
+"""
+
+import re
+from collections.abc import Mapping
+
+from tuner.configuration import PARALLEL_KNOBS, Configuration, Role, pool_of
+from tuner.deployment.spec import START_ORDER, PortNeed, ProcessSpec, Readiness, literal
+from tuner.errors import InputError
+from tuner.flags import tokens
+from tuner.slo import Objective, Pool, Scalar
+
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+#: A router looks for its workers this often while they start. Its own default of 30 s would be counted as start-up.
+_ROUTER_CHECK_S = 1
+
+
+def specs(configuration: Configuration, objective: Objective) -> tuple[ProcessSpec, ...]:
+    """
+    The processes of a deployment, engines first.
+
+    One engine is the endpoint itself; several stand behind a router. The served model name is `objective.model` as it
+    is written there.
+
+    Raises:
+        InputError: A flag may not be set, is set both by `engine.flags` and by the configuration, or a pool is unknown.
+    """
+    (role,) = configuration.roles
+    engines = tuple(_engine(role, index, objective, endpoint=role.replicas == 1) for index in range(role.replicas))
+    if role.replicas == 1:
+        return engines
+    return (*engines, _router(engines, configuration.router_policy, objective))
+
+
+def _engine(role: Role, index: int, objective: Objective, *, endpoint: bool) -> ProcessSpec:
+    pool = pool_of(role, objective.cluster)
+    env, secrets = _environment(objective, pool)
+    return ProcessSpec(
+        name=f"{role.name}-{index}",
+        role=role.name,
+        index=index,
+        argv=_engine_argv(role, objective),
+        env=env,
+        secrets=secrets,
+        ready=Readiness("token"),
+        order=START_ORDER[role.name],
+        units=role.units_each,
+        cores=pool.cores if pool.unit == "cpu" else 0,
+        pool=pool.name,
+        endpoint=endpoint,
+    )
+
+
+def _engine_argv(role: Role, objective: Objective) -> tuple[str, ...]:
+    engine = objective.engine
+    if objective.model.startswith("-"):
+        raise InputError(f"model: got {objective.model}: a model's name may not begin with a dash")
+    model = literal(objective.model)
+    argv = [*map(literal, engine.command), model, "--host", "${host}", "--port", "${port:http}"]
+    argv += ["--served-model-name", model]
+    if objective.model_revision is not None:
+        argv += ["--revision", literal(objective.model_revision)]
+        argv += ["--tokenizer-revision", literal(objective.model_revision)]
+    if engine.trust_remote_code:
+        argv.append("--trust-remote-code")
+    for name, value in _flags(role, engine.flags).items():
+        argv += map(literal, tokens(name, value))
+    return tuple(argv)
+
+
+def _flags(role: Role, common: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Flags of every engine, then those of the role by name. Absent ones are left out."""
+    own = {name: value for name, value in sorted(role.flags.items()) if value is not None}
+    for name, value in common.items():
+        if name in PARALLEL_KNOBS:
+            raise InputError(f"engine.flags: {name}: it decides how many units are held; set it in the space as a knob")
+        if value is not None and name in own:
+            raise InputError(f"engine.flags: {name}: the space sets this flag too; keep it in one of the two")
+    return {**{name: value for name, value in common.items() if value is not None}, **own}
+
+
+def _environment(objective: Objective, pool: Pool) -> tuple[dict[str, str], dict[str, str]]:
+    """Env templates and secrets of an engine. What the tuner must decide itself wins over `engine.env`."""
+    env = {"VLLM_NO_USAGE_STATS": "1"}
+    secrets = {}
+    for name, value in objective.engine.env.items():
+        named = _VARIABLE.fullmatch(value)
+        if named is None:
+            env[name] = literal(value)
+        else:
+            secrets[name] = named[1]
+    env["PYTHONHASHSEED"] = "0"
+    if objective.cluster.bind == "loopback":
+        env["VLLM_SERVER_DEV_MODE"] = "1"  # /reset_prefix_cache; its routes ask for no key
+    if pool.unit == "cpu":
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "${cores}"
+    else:
+        env["CUDA_VISIBLE_DEVICES"] = "${gpus}"
+    return env, secrets
+
+
+def _router(engines: tuple[ProcessSpec, ...], policy: str, objective: Objective) -> ProcessSpec:
+    argv = [*map(literal, objective.engine.router), "--host", "${host}", "--port", "${port:http}"]
+    argv += ["--worker-urls", *(f"${{url:{engine.name}}}" for engine in engines)]
+    argv += ["--policy", policy, "--prometheus-host", "${host}", "--prometheus-port", "${port:prometheus}"]
+    argv += ["--worker-startup-check-interval", str(_ROUTER_CHECK_S)]
+    return ProcessSpec(
+        name="router-0",
+        role="router",
+        index=0,
+        argv=tuple(argv),
+        env={},
+        ready=Readiness("token"),
+        order=START_ORDER["router"],
+        ports=(PortNeed("http"), PortNeed("prometheus")),
+        endpoint=True,
+    )
