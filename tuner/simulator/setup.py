@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from tuner import devices, model
 from tuner.configuration import Configuration
@@ -55,6 +56,7 @@ class Setup:
     kv_tokens: int  # of one engine
     max_model_len: int  # tokens
     front_end_s: float
+    unit: Literal["gpu", "cpu"]
     device: str
     ignored_flags: tuple[str, ...]
 
@@ -89,6 +91,7 @@ def resolve(configuration: Configuration, objective: Objective) -> Setup:
         kv_tokens=blocks * block_size,
         max_model_len=max_model_len,
         front_end_s=FRONT_END_S[pool.unit],
+        unit=pool.unit,
         device=pool.device if pool.unit == "gpu" else f"{pool.cores}-core CPU slot",
         ignored_flags=tuple(sorted(name for name in flags if name not in MODELLED_FLAGS)),
     )

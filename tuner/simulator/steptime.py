@@ -2,8 +2,9 @@
 How long one step of an engine takes.
 
 `StepTime` is the seam: the scheduler's model knows nothing else of a model or a device. The roofline below needs a data
-sheet only; its constants are stated with their source and are fitted to nothing. Source of the form: Williams et al.,
-Roofline (CACM 2009); all-reduce as a ring: Patarasuk and Yuan (JPDC 2009).
+sheet only. The defaults of `Machine` were set by hand on one model (Llama-3.1-70B in fp8 on 1 to 8 H100 and H200,
+`benchmarks/simulator.py`), so its error there says little about other models and devices. Sources of the form: Williams
+et al., Roofline (CACM 2009); the ring all-reduce: Patarasuk and Yuan (JPDC 2009).
 """
 
 from collections.abc import Sequence
@@ -48,11 +49,11 @@ class Machine:
     memory_bytes_per_s: float
     link_bytes_per_s: float  # to the other GPUs of the engine, one direction
     step_s: float  # of every step: scheduling, launching, sampling
-    compute_share: float = 0.62
-    memory_share: float = 0.80
+    layer_s: float = 15e-6  # of every layer of a step: kernels whose time no size explains
+    compute_share: float = 0.52
+    memory_share: float = 0.88
     attention_share: float = 0.40
-    layer_s: float = 0.0  # of every layer of a step
-    all_reduce_s: float = 8e-6  # of every all-reduce, whatever its size
+    all_reduce_s: float = 14e-6  # of every all-reduce, whatever its size
     link_share: float = 0.60
     token_s: float = 0.0  # of every token in a step
 
