@@ -11,6 +11,7 @@ Everything that `tuner` raises on purpose.
     ├── ConfigurationFailed       the configuration's own fault                     a trial outcome
     ├── InfrastructureFailed      not the configuration's fault                     a trial outcome; retried
     ├── Interrupted               somebody asked to stop                            exit 130
+    ├── TrackingFailed            MLflow cannot be reached or refuses               never ends a study; exit 4 of `sync`
     ├── StudyLocked               another tuner works on this study                 exit 4
     └── StudyFailed               the study cannot go on                            exit 4
 
@@ -105,6 +106,10 @@ class InfrastructureFailed(TunerError):
 
 class Interrupted(TunerError):
     """Somebody asked to stop. What was being measured is not judged; a resumed study measures it again."""
+
+
+class TrackingFailed(TunerError):
+    """MLflow cannot be reached or refuses. The ledger has everything; `tuner sync` repeats what is missing."""
 
 
 class StudyLocked(TunerError):

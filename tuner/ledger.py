@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from tuner import flat, lock, naming, provenance, studyfile, trialfiles
 from tuner.configuration import Configuration
 from tuner.errors import InputError, StudyFailed, TunerError
@@ -26,7 +29,7 @@ from tuner.trialfiles import TrialEntry
 if TYPE_CHECKING:
     import pandas as pd
 
-CHARGES = "charges.jsonl"
+CHARGES, REJECTED = "charges.jsonl", "rejected.jsonl"
 _log = logging.getLogger(__name__)
 
 
@@ -136,6 +139,26 @@ class Ledger:
         """The resolved objective file that the study was begun with."""
         return (self.path / studyfile.OBJECTIVE).read_text(encoding="utf-8")
 
+    @property
+    def objective(self) -> dict[str, Any]:
+        """The resolved objective file as plain values; {} where it cannot be read."""
+        try:
+            found = YAML(typ="safe", pure=True).load(self.objective_yaml)
+        except (OSError, UnicodeDecodeError, YAMLError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def currency(self) -> str:
+        """ISO code of the study's prices; "" where the file names none."""
+        return str((self.objective.get("prices") or {}).get("currency", ""))
+
+    @property
+    def closed_loop(self) -> bool:
+        """Loads are concurrent requests rather than requests/s."""
+        workload = self.objective.get("workload") or {}
+        return "closed_loop" in (workload.get("arrivals") or "") or "concurrency" in (workload.get("load") or "")
+
     def changed(self, fingerprints: Mapping[str, str], objective_yaml: str | None = None) -> list[str]:
         """
         What differs from the inputs that the study was begun with, one line each; [] when nothing does.
@@ -188,9 +211,11 @@ class Ledger:
             raise StudyFailed(f"{path}: is a link that leads out of the study; remove it")
         return path
 
-    def logs(self, trial: int) -> Path:
-        """Where the processes of the trial's last attempt log to."""
-        return self.trial_directory(trial) / "logs"
+    def logs(self, trial: int, attempt: int | None = None) -> Path:
+        """Where the processes of an attempt log to; None = the last, or the one that is about to begin."""
+        path = self.trial_directory(trial)
+        earlier = attempt is not None and attempt < trialfiles.last_attempt(path)
+        return (path / "attempts" / str(attempt) if earlier else path) / "logs"
 
     def next_attempt(self, trial: int) -> int:
         """Number for the next attempt of a trial: 1 if it was never begun."""
@@ -268,6 +293,15 @@ class Ledger:
         line = {"what": what, "trial": trial, "unit_hours": unit_hours, "seconds": seconds, "at": provenance.now()}
         append_lines(self.path / CHARGES, [line])
         self._seen()
+
+    def reject(self, configuration: Configuration, rule: str, message: str) -> None:
+        """List a configuration that a static rule, or the cluster, excluded before it became a trial."""
+        line = {"configuration": configuration.knobs, "rule": rule, "message": message, "at": provenance.now()}
+        append_lines(self.path / REJECTED, [line])
+
+    def rejected(self) -> list[dict[str, Any]]:
+        """What `reject` listed, in order: `configuration`, `rule`, `message`, `at`."""
+        return read_lines(self.path / REJECTED)
 
     def trials(self) -> list[TrialEntry]:
         """Every trial that was ever begun, by number. Links and foreign names are passed over."""
@@ -356,6 +390,6 @@ class Ledger:
                 row |= {"outcome": "interrupted"}
             else:
                 row |= {"outcome": outcome.state, "reason": outcome.reason, "cause": outcome.cause}
-                row |= {**flat.knobs(outcome), **flat.figures(outcome)}
+                row |= {**flat.knobs(outcome), **flat.figures(outcome, closed=self.closed_loop)}
             rows.append(row)
         return pd.DataFrame(rows, columns=None if rows else ["trial", "attempts", "outcome", "reason", "cause"])

@@ -69,8 +69,8 @@ class Lock:
         previous: Owner of an earlier lock that ended without letting go (killed), else None. Known once entered.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / FILE
+    def __init__(self, directory: Path, name: str = FILE) -> None:
+        self._path = directory / name
         self._handle: int | None = None
         self.previous: dict[str, object] | None = None
 

@@ -52,6 +52,12 @@ class AttemptFiles:
             quarantine(path, f"not an outcome ({error!r})")
             return None
 
+    @property
+    def ended(self) -> str | None:
+        """When the outcome was stored, ISO 8601 in UTC; None without one."""
+        found = _read_or_quarantine(self.path / OUTCOME)
+        return str(found["ended"]) if isinstance(found, dict) and "ended" in found else None
+
     @cached_property
     def configuration(self) -> Configuration | None:
         found = _read_or_quarantine(self.path / CONFIGURATION)

@@ -15,7 +15,7 @@ from tuner.verdict import LimitVerdict
 
 SLO = Slo(limits=(Limit("ttft", "p99", 2.0), Limit("itl", "p99", 0.06)), attainment=0.99)
 WORKLOAD = Workload(Synthetic(1000, 200), Arrivals(), measure=Measure(1.0, 10.0, 20))
-YAML = "model: m\nslo:\n  ttft: {p99: 2s}\n  itl: {p99: 60ms}\n"
+YAML = "model: m\nslo:\n  ttft: {p99: 2s}\n  itl: {p99: 60ms}\nprices: {currency: USD}\n"
 PRINTS = {"slo": "aaaa", "workload": "bbbb", "space": "cccc", "engine": "dddd"}
 
 
