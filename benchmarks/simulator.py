@@ -3,8 +3,7 @@ How fast is the simulated cluster, and how near does its roofline come to measur
 
 Speed: requests simulated per second of one core, records included. Accuracy: mean time to first token and per output
 token of Llama-3.1-70B in fp8 (`tests/data/measured_llama_70b_fp8.csv`): closed loop, ten requests per slot, lengths
-uniform in 80 to 100 % of the nominal ones. The constants of the roofline were set by hand on these very rows: this is no
-test of prediction.
+uniform in 80 to 100 % of the nominal ones. The roofline was set by hand on these very rows: no test of prediction.
 
     python benchmarks/simulator.py [--rows] [--json FILE]
 """

@@ -138,6 +138,7 @@ class Engine:
                 spans[-1][1] = index + 1
             else:
                 spans.append([index, index + 1])
+                self._expiry_s = min(self._expiry_s, self.clock_s + self._patience.between_tokens_s)
             if request.emitted == request.output:
                 ended.append(self._end(request, OK, self.clock_s))
         if ended:
