@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from tuner.slo import Budget
+from tuner.errors import InputError
+from tuner.slo import Budget, Objective
+from tuner.units import Amount
 
 #: Share of a budget that the verification of finalists may always count on.
 RESERVED = 0.25
@@ -65,7 +67,20 @@ def exceeded(budget: Budget, spent: Spent) -> str | None:
     return next((name for name, share in used(budget, spent).items() if name != "trials" and share >= 1), None)
 
 
-def merged(file: Budget, asked: Budget | None, trials: int | None) -> Budget:
-    """The file's budget with what the command line asks for in its place: a budget replaces all of it but the trials."""
-    found = file if asked is None else replace(asked, trials=file.trials if asked.trials is None else asked.trials)
+def merged(objective: Objective, asked: Amount | None, trials: int | None) -> Budget:
+    """
+    The file's budget, with what the command line asks for in its place: `--budget` replaces every limit but the trials.
+
+    Raises:
+        InputError: A budget in another currency than the prices.
+    """
+    found = objective.search.budget
+    if asked is not None:
+        if asked.currency not in (None, objective.prices.currency):
+            raise InputError(
+                f"--budget: got {asked.value:g} {asked.currency}: prices are in {objective.prices.currency}; "
+                f"give the budget in {objective.prices.currency}"
+            )
+        limit = {asked.kind: int(asked.value) if asked.kind == "trials" else asked.value}
+        found = replace(Budget(trials=found.trials), **limit)  # type: ignore[arg-type]
     return found if trials is None else replace(found, trials=trials)

@@ -6,7 +6,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner import conclusion, feasibility, model, naming, objective_file, presets, provenance, result, space_file
+from tuner import (
+    conclusion,
+    feasibility,
+    model,
+    naming,
+    objective_file,
+    objective_text,
+    objective_warnings,
+    presets,
+    provenance,
+    result,
+    space_file,
+)
 from tuner.backend import launcher_for, resolve
 from tuner.budget import exceeded, merged
 from tuner.deployment import Launcher
@@ -19,10 +31,11 @@ from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
 from tuner.result import Gain, Status, Verified
 from tuner.samplers import Proposals
-from tuner.slo import Budget, Objective
+from tuner.slo import Objective
 from tuner.space import Space
 from tuner.study import Study
 from tuner.tracking import Tracker
+from tuner.units import Amount
 from tuner.verification import Verification
 
 RESULT = "result.json"
@@ -39,7 +52,7 @@ class Request:
     study: str | None = None
     runs: Path = Path("runs")
     trials: int | None = None
-    budget: Budget | None = None
+    budget: Amount | None = None
     parallel: int | None = None
     seed: int = 0
     ray: str | None = None
@@ -58,7 +71,7 @@ class Inputs:
 
     def fingerprints(self) -> dict[str, str]:
         """What a resume is compared with. Budgets may change; promises, traffic, prices and knobs may not."""
-        parts = objective_file.fingerprint(self.objective)
+        parts = objective_text.fingerprint(self.objective)
         return {**parts, "space": self.space.fingerprint, "backend": self.backend}
 
 
@@ -70,7 +83,7 @@ def read(request: Request) -> Inputs:
         InputError: One of them is wrong, or the workload can never be served.
     """
     objective = objective_file.load(request.slo)
-    budget = merged(objective.search.budget, request.budget, request.trials)
+    budget = merged(objective, request.budget, request.trials)
     path = space_path(request.space) if request.space else Path(objective.search.space)
     objective = replace(objective, search=replace(objective.search, budget=budget, space=str(path)))
     facts = model.facts(objective.model)
@@ -95,7 +108,7 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     """
     inputs = read(request)
     ledger = _ledger(request, inputs)
-    for warning in objective_file.warnings(inputs.objective):
+    for warning in objective_warnings.warnings(inputs.objective):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
     with ExitStack() as stack:
@@ -125,7 +138,7 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
             parallel=min(request.parallel or launcher.parallel, launcher.parallel),
             listen=listen,
         )
-        return ledger.path, _Run(study, launcher, ledger, tracker, listen).go()
+        return ledger.path, Run(study, launcher, ledger, tracker, listen).go()
 
 
 def space_path(wanted: Path) -> Path:
@@ -137,7 +150,7 @@ def _ledger(request: Request, inputs: Inputs) -> Ledger:
     now = dt.datetime.now(dt.UTC)
     name = request.study or f"{naming.slug(Path(inputs.objective.path).stem)}-{now:%Y%m%d-%H%M%S}"
     path = naming.study_directory(request.runs, name)
-    text = objective_file.resolved(inputs.objective)
+    text = objective_text.dump(inputs.objective)
     if not path.exists():
         return Ledger.create(
             request.runs,
@@ -160,7 +173,7 @@ def _ledger(request: Request, inputs: Inputs) -> Ledger:
 
 
 @dataclass
-class _Run:
+class Run:
     study: Study
     launcher: Launcher
     ledger: Ledger

@@ -7,6 +7,7 @@ what the uninterrupted one would have proposed and replays nothing.
 """
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
 
 from tuner.outcome import Outcome
 from tuner.slo import Scalar
@@ -181,19 +183,18 @@ def sampler(kind: str, seed: int, startup: int) -> optuna.samplers.BaseSampler:
     """A fresh sampler; every option stated, because their defaults change between releases."""
     match kind:
         case "tpe":
-            return optuna.samplers.TPESampler(
-                n_startup_trials=startup,
-                n_ei_candidates=24,
-                multivariate=True,
-                group=True,
-                constant_liar=True,
-                warn_independent_sampling=False,
-                seed=seed,
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)  # `group`: one joint model per branch of the space
+                return optuna.samplers.TPESampler(
+                    n_startup_trials=startup,
+                    n_ei_candidates=24,
+                    multivariate=True,
+                    group=True,
+                    constant_liar=True,
+                    seed=seed,
+                )
         case "gp":
-            return optuna.samplers.GPSampler(
-                seed=seed, n_startup_trials=startup, deterministic_objective=False, warn_independent_sampling=False
-            )
+            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup, deterministic_objective=False)
         case "random":
             return optuna.samplers.RandomSampler(seed=seed)
         case _:

@@ -175,6 +175,10 @@ class Study:
         return number, 1, configuration, proposal
 
     def _propose(self) -> tuple[Configuration, Proposal | None] | None:
+        for knobs in self.space.first:
+            configuration = self.space.validate(knobs)
+            if self._new(configuration):
+                return configuration, None
         for _ in range(USELESS_PROPOSALS):
             proposal = self.proposals.ask()
             configuration = Configuration(dict(proposal.knobs))
@@ -196,10 +200,14 @@ class Study:
         points = [Configuration(dict(knobs)) for knobs in self.space.points()]
         points.sort(key=lambda point: derived_seed(self.seed, *point.key.encode()))
         for point in points:
-            known = point.key in self._by_key or point.key in self._running
-            if not known and not self._impossible(point):
+            if self._new(point):
                 return point, None
         return None
+
+    def _new(self, configuration: Configuration) -> bool:
+        """Neither measured, nor running, nor impossible."""
+        known = configuration.key in self._by_key or configuration.key in self._running
+        return not known and not self._impossible(configuration)
 
     def _impossible(self, configuration: Configuration) -> bool:
         """A static rule, or the cluster as it is, rejects it; listed once in the ledger."""
