@@ -67,7 +67,7 @@ SHAPES: tuple[tuple[dict[str, bool | int | float | str | None], float | None, fl
 
 
 GAINS = {
-    "winner": Gain(0.371, 0.334, 0.41, 0.95, 2, proven=True),
+    "winner": Gain(0.295, 0.271, 0.318, 0.95, 2, proven=True),
     "no_gain": Gain(0.016, -0.031, 0.063, 0.95, 2, proven=False),
     "interrupted": None,
     "failed": None,
@@ -78,9 +78,11 @@ def make_records(rate: float, capacity: float, freezes: float, n: int, seed: int
     """`n` measured requests at `rate`; the TTFT tail reaches 1.85 s at `capacity`, a share `freezes` stalls once."""
     rng = np.random.default_rng(seed)
     load = rate / capacity
-    spread = math.log(1.85 * load**3 / 0.18) / 2.326 if 1.85 * load**3 > 0.2 else 0.05
+    spread = math.log(1.85 * load**3 / (0.15 + 2 * freezes)) / 2.326 if 1.85 * load**3 > 0.45 else 0.05
     normal = NormalDist()
-    delays = np.array([0.18 * math.exp(spread * normal.inv_cdf((place + 0.5) / n)) for place in range(n)])
+    delays = np.array(
+        [(0.15 + 2 * freezes) * math.exp(spread * normal.inv_cdf((place + 0.5) / n)) for place in range(n)]
+    )
     rng.shuffle(delays)
     frozen = set(rng.permutation(n)[: round(freezes * n * load)].tolist())
     steps = np.cumsum(rng.exponential(1.0, n))
@@ -204,9 +206,10 @@ def commands(knobs: Mapping[str, object]) -> list[dict[str, object]]:
     engine = ["vllm", "serve", "Qwen/Qwen3-32B", "--host", "127.0.0.1", "--port", "8101", *flags]
     overrides = '{"rope_scaling": {"type": "it\'s dynamic"}}'
     env = {"CUDA_VISIBLE_DEVICES": "0", "HF_TOKEN": "$HF_TOKEN"}
+    router = ["vllm-router", "--port", "8100", "--policy", "round_robin"]
     return [
         {"name": "engine-0", "role": "engine", "argv": [*engine, "--hf-overrides", overrides], "env": env},
-        {"name": "router-0", "role": "router", "argv": ["vllm-router", "--port", "8100", "--policy", "round_robin"], "env": {}},
+        {"name": "router-0", "role": "router", "argv": router, "env": {}},
     ]  # fmt: skip
 
 
@@ -228,7 +231,8 @@ def build(
     """A study with every outcome in it; returns its directory."""
     ledger = Ledger.create(
         runs, name, objective_yaml=OBJECTIVE_YAML, fingerprints={"slo": "a1", "space": "b2", "workload": "c3"},
-        seed=7, source=source, git_sha="0123abc", versions={"python": "3.11.2", "slo-tuner": "0.1.0", "optuna": "5.0.0"},
+        seed=7, source=source, git_sha="0123abc",
+        versions={"python": "3.11.2", "slo-tuner": "0.1.0", "optuna": "5.0.0"},
     )  # fmt: skip
     shapes = SHAPES if status != "no_feasible" else SHAPES[-1:]
     if status == "no_gain":

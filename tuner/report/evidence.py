@@ -17,6 +17,8 @@ from tuner.runfiles import TornFileError, read_json
 from tuner.trialfiles import COMMANDS
 
 Entry = Mapping[str, Any]
+#: What a configuration is called → its entry in `result.json`, and its distributions where there are records.
+Measured = Mapping[str, tuple[Entry, Tails | None]]
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,12 @@ def read(path: Path) -> Evidence:
             f"{path}: there is no result.json yet; `tuner optimize --study {path.name}` takes the study up"
         )
     return Evidence(ledger, result)
+
+
+def measured(evidence: Evidence) -> Measured:
+    """The configuration that the report is about, and the baseline where it is another one."""
+    entries = {words.role_of_named(evidence.result): evidence.named, "baseline": evidence.baseline}
+    return {who: (entry, evidence.tails(entry)) for who, entry in entries.items() if entry is not None}
 
 
 def _same(level: Any, entry: Entry) -> bool:

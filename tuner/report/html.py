@@ -9,14 +9,12 @@ import jinja2
 from markupsafe import Markup
 
 from tuner.report import plots, rows, text, words
-from tuner.report.evidence import Entry, Evidence, read
+from tuner.report.evidence import Entry, Evidence, Measured, measured, read
 from tuner.report.levers import levers, not_tried
 from tuner.report.plots import Boundary, Curve
-from tuner.report.tails import Tails
 from tuner.runfiles import replace_bytes
 
 NAME = "report.html"
-Measured = Mapping[str, tuple[Entry, Tails | None]]
 
 
 def write(ledger_path: Path) -> Path:
@@ -38,16 +36,10 @@ def page(evidence: Evidence) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["tight"] = text.tight
     template = environment.from_string((files / "page.html.j2").read_text(encoding="utf-8"))
     style = Markup((files / "page.css").read_text(encoding="utf-8"))  # noqa: S704  # our own file
     return template.render(css=style, **_context(evidence))
-
-
-def measured(evidence: Evidence) -> Measured:
-    """The configuration that the report is about and the baseline, by what they are called, with their tails."""
-    named, base = evidence.named, evidence.baseline
-    entries = {words.role_of_named(evidence.result): named, "baseline": base}
-    return {who: (entry, evidence.tails(entry)) for who, entry in entries.items() if entry is not None}
 
 
 def _context(evidence: Evidence) -> dict[str, Any]:
@@ -72,12 +64,13 @@ def _context(evidence: Evidence) -> dict[str, Any]:
         "pairs": rows.pairs(evidence),
         "limits": [(who, words.limit_rows(entry), _n(entry)) for who, (entry, _) in tails.items()],
         "good": rows.good_means(evidence),
-        "tails": rows.tail_rows(evidence, tails),
+        "tails": rows.tail_rows(tails),
         "charts": list(_charts(evidence, tails)),
         "levers": levers(result, evidence.outcomes, resolution=result["resolution"]),
         "not_tried": not_tried(evidence.outcomes),
         "ladder": [(who, _ladder(entry)) for who, (entry, _) in tails.items() if entry["ladder"]],
-        "unit": result["load"]["unit"],
+        "load_unit": result["load"]["unit"],
+        "unit": result["unit"],
         "currency": evidence.currency,
         "counts": words.counts(result),
         "trials": rows.trial_rows(evidence),
@@ -95,8 +88,9 @@ def _tiles(evidence: Evidence) -> list[dict[str, Any]]:
         return []
 
     def tile(name: str, key: str, unit: str, *lines: str) -> dict[str, Any]:
-        value = text.UNKNOWN if named[key] is None else f"{text.number(named[key])} {unit}".strip()
-        beside = "" if base is None else f"baseline {text.number(base[key])}"
+        written = text.amount if unit == currency else text.number
+        value = text.UNKNOWN if named[key] is None else f"{written(named[key])} {unit}".strip()
+        beside = "" if base is None else f"baseline {written(base[key])}"
         change = "" if base is None else text.change(named[key], base[key])
         compared = ", ".join(part for part in (beside, change) if part and part != text.UNKNOWN)
         return {"name": name, "value": value, "lines": [line for line in (compared, *lines) if line]}
@@ -109,10 +103,10 @@ def _tiles(evidence: Evidence) -> list[dict[str, Any]]:
             "" if interval == text.UNKNOWN else f"interval {interval}",
         ),
         tile("Cost per million good output tokens", "cost_per_1m_good_output_tokens", currency),
-        tile("Goodput", "goodput_rps", "good requests/s", words.standing(result, named)),
+        tile("Good requests per second", "goodput_rps", "/s", words.standing(named)),
         tile(
-            "Cost per hour", "cost_per_hour", currency, f"{named['gpus']} GPUs or CPU slots",
-            "" if copies is None else f"{text.count(copies, 'copy').replace('copys', 'copies')} carry the demand",
+            "Cost per hour", "cost_per_hour", currency, text.count(named["gpus"], result["unit"]),
+            "" if copies is None else f"the demand takes this {copies} ×",
         ),
     ]  # fmt: skip
 
@@ -126,6 +120,7 @@ def _charts(evidence: Evidence, tails: Measured) -> Iterator[dict[str, Any]]:
         ("TTFT", "ttft", "requests", "time to first token, from the scheduled arrival", each["ttft_s"]),
         ("ITL, pooled", "itl", "tokens", "token-normalised gaps of all requests together", None),
         ("Largest chunk gap of each request", "chunk_gap_max", "requests", "the longest freeze", each["itl_max_s"]),
+        ("E2EL", "e2el", "requests", "time to the last token, from the scheduled arrival", each["e2el_s"]),
     )
     for title, metric, unit, meaning, per_request_s in wanted:
         curves = [
@@ -155,10 +150,12 @@ def _charts(evidence: Evidence, tails: Measured) -> Iterator[dict[str, Any]]:
             "Levels of the search, one line a trial; a hollow dot breaks a limit. Levels stopped early are not shown."
         )
         yield _chart("Good share against offered load", drawn, caption)
-    drawn = plots.cost_margin(result["ranking"], colours, evidence.currency)
-    if drawn is not None:
-        caption = "Scored trials, by number; whiskers are intervals of verified costs, hollow dots break a limit."
-        yield _chart("Cost against margin", drawn, caption)
+    priced = plots.cost_margin(result["ranking"], colours, evidence.currency)
+    if priced is not None:
+        drawn, far = priced
+        caption = "Scored trials; whiskers are intervals of verified costs, hollow dots break a limit."
+        outside = f" Too far off to show: {', '.join(f'trial {trial}' for trial in far)}." if far else ""
+        yield _chart("Cost against margin", drawn, caption + outside)
 
 
 def _chart(title: str, svg: str, caption: str) -> dict[str, Any]:
@@ -188,43 +185,55 @@ def _no_feasible(result: Mapping[str, Any]) -> dict[str, Any] | None:
     if found is None:
         return None
     intro = (
-        f"Nearest point: trial {found['nearest']['trial']} at {words.load(result, found['nearest'])}. "
+        f"Nearest point: trial {found['nearest']['trial']} at {words.load(found['nearest'])}. "
         "Each line below relaxes one limit alone, to what was measured; all other limits were kept there."
     )
     return {"intro": intro, "relax": [words.sentence(line) for line in words.relaxations(result)]}
 
 
 def _basis(result: Mapping[str, Any], named: Entry, base: Entry | None) -> str:
-    mine = f"{words.role_of_named(result).capitalize()} {words.standing(result, named)}"
-    return mine if base is None else f"{mine}; baseline {words.standing(result, base)}"
+    mine = f"{words.role_of_named(result).capitalize()} {words.standing(named)}"
+    return mine if base is None else f"{mine}; baseline {words.standing(base)}"
 
 
 def _method(evidence: Evidence) -> list[tuple[str, str]]:
+    """Terms and their definitions, then where the study comes from."""
     result, study = evidence.result, evidence.study
-    simulated = result["source"] == "simulated"
-    listed = lambda values: ", ".join(f"{name} {value}" for name, value in values.items()) or text.UNKNOWN  # noqa: E731
+    live = "live: real engines under real requests"
+    cost = (
+        f"{evidence.currency} per hour of everything the deployment holds ÷ (goodput × 3,600), at the highest verified "
+        "load; its interval reaches to the lowest load seen broken, widened by the spread of the repeats"
+    )
+    times = (
+        "from the scheduled arrival to the first token (TTFT) and to the last (E2EL), between tokens (ITL, "
+        "token-normalised) and between chunks; failed requests count as +∞ and stay in every denominator"
+    )
+    kept = (
+        "observed: by its share of violations; verified: by one-sided 95 % bounds, with counts divided by "
+        f"D ≥ {text.number(result['divide_counts'])} because violations come in bursts"
+    )
     return [
-        ("Source", "simulated: a model of the engine in virtual time, no engine ran" if simulated else
-         "live: real engines under an open or closed loop of real requests"),
+        ("Source", "simulated: a model of the engine, no engine ran" if result["source"] == "simulated" else live),
         ("Good request", rows.good_means(evidence)),
         ("Goodput", "good requests that arrived in the measured window ÷ length of the window"),
-        ("Cost", f"{evidence.currency} per hour of everything the deployment holds ÷ (goodput × 3,600), at the highest "
-         "verified load; its interval reaches to the lowest load seen broken, widened by the spread of the repeats"),
-        ("Times", "from the scheduled arrival to the first token (TTFT), to the last (E2EL), between tokens (ITL, "
-         "token-normalised) and between chunks; failed requests count as +∞ and stay in every denominator"),
-        ("Percentiles", "nearest rank where there is a limit, linear interpolation elsewhere; n stands beside each table"),
-        ("A limit is kept", f"observed: by its share of violations; verified: by one-sided 95 % bounds, counts divided by "
-         f"D ≥ {text.number(result['divide_counts'])} because violations come in bursts"),
-        ("Fresh schedules", "finalists and baseline are measured again with other arrivals and prompts, interleaved in time"),
+        ("Cost", cost),
+        ("Times", times),
+        ("Percentiles", "nearest rank where there is a limit, linear interpolation elsewhere"),
+        ("A limit is kept", kept),
+        ("Fresh schedules", "finalists and baseline are measured again with other arrivals and prompts, interleaved"),
         ("Spent", words.spent(result)),
         ("Seed", str(study.get("seed", text.UNKNOWN))),
-        ("Fingerprints", listed(study.get("fingerprints") or {})),
-        ("Engine", listed(result["engine"])),
-        ("Versions", listed(study.get("versions") or {})),
+        ("Fingerprints", _listed(study.get("fingerprints"))),
+        ("Engine", _listed(result["engine"])),
+        ("Versions", _listed(study.get("versions"))),
         ("Commit", str(study.get("git_sha") or text.UNKNOWN)),
-        ("Machine", listed(study.get("machine") or {})),
+        ("Machine", _listed(study.get("machine"))),
         ("Started, ended", f"{study.get('started')}, {study.get('ended') or 'not ended'}"),
-    ]  # fmt: skip
+    ]
+
+
+def _listed(values: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{name} {value}" for name, value in (values or {}).items()) or text.UNKNOWN
 
 
 def _reproduce(evidence: Evidence) -> str:

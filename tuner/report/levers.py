@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.outcome import Outcome
-from tuner.report import text
+from tuner.report import text, words
 from tuner.result import cost_per_1k
 
 _Value = bool | int | float | str | None
 #: Levers of every study, tried or not: name and how to read the value off an outcome.
 _STANDING: tuple[tuple[str, Callable[[Outcome], _Value]], ...] = (
-    ("GPUs (or CPU slots)", lambda outcome: outcome.units),
+    ("GPUs or CPU slots", lambda outcome: outcome.units),
     ("mode", lambda outcome: outcome.configuration.mode),
     ("kv_store", lambda outcome: outcome.configuration.knobs.get("kv_store") or "none"),
 )
@@ -31,7 +31,7 @@ class Lever:
     trials: int
     trial: int | None  # best feasible one with this value
     cost: str  # "0.0123", "≥ 0.02, not measured to capacity", or why there is none
-    n: int | None
+    n: str
     verified: bool
     difference: str  # against the best with another value
 
@@ -107,14 +107,14 @@ def _row(
         trials=len(group),
         trial=None if own is None else own["trial"],
         cost=_bounded(group) if own is None else _cost(own),
-        n=None if own is None else own["n"],
+        n=text.UNKNOWN if own is None else f"{own['n']:,}",
         verified=own is not None and own["verified"],
         difference=_difference(own, rival, resolution),
     )
 
 
 def _cost(row: Mapping[str, Any]) -> str:
-    shown = text.number(row["cost_per_1k_good_requests"])
+    shown = text.amount(row["cost_per_1k_good_requests"])
     return shown if row["measured_to_capacity"] or row["verified"] else f"≤ {shown}, not measured to capacity"
 
 
@@ -123,8 +123,15 @@ def _bounded(group: Sequence[Outcome]) -> str:
     bounds = [cost_per_1k(outcome.cost_per_hour, outcome.broken_at) for outcome in group if outcome.state == "pruned"]
     known = [bound for bound in bounds if bound is not None]
     if known:
-        return f"≥ {text.number(min(known))}, not measured to capacity"
-    return "; ".join(sorted({f"{outcome.state}: {outcome.reason}".removesuffix(": ") for outcome in group}))
+        return f"≥ {text.amount(min(known))}, not measured to capacity"
+    return "; ".join(sorted({_ending(outcome) for outcome in group}))
+
+
+def _ending(outcome: Outcome) -> str:
+    reason = outcome.reason
+    if outcome.state == "infeasible":
+        reason = ", ".join(words.limit_name(name) for name in reason.split(",") if name)
+    return f"{words.outcome(outcome.state)}: {reason}" if reason else words.outcome(outcome.state)
 
 
 def _difference(own: Mapping[str, Any] | None, rival: Mapping[str, Any] | None, resolution: float) -> str:
@@ -133,8 +140,8 @@ def _difference(own: Mapping[str, Any] | None, rival: Mapping[str, Any] | None, 
     mine, other = own["cost_per_1k_good_requests"], rival["cost_per_1k_good_requests"]
     if _overlap(own, rival) or abs(mine / other - 1) < resolution:
         return "no difference beyond noise"
-    words = text.change(mine, other)
-    return words if own["verified"] and rival["verified"] else f"{words} (observed)"
+    said = text.change(mine, other)
+    return said if own["verified"] and rival["verified"] else f"{said} (observed)"
 
 
 def _overlap(own: Mapping[str, Any], rival: Mapping[str, Any]) -> bool:

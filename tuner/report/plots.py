@@ -1,4 +1,4 @@
-"""The report's charts as SVG: latency tails against their limits, attainment against load, cost against margin. Pure."""
+"""The charts as SVG: latency tails against their limits, attainment against load, cost against margin. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ def tail(title: str, unit: str, curves: Sequence[Curve], boundaries: Sequence[Bo
         return None
     most = max(curve.units.total for curve in curves)
     floor = 10 ** math.floor(math.log10(0.5 / most)) if most > 1 else 0.1
-    low, high = padded([*values, *(boundary.threshold_ms for boundary in boundaries)], log=True, room=0.05)
+    low, high = padded([*values, *(boundary.threshold_ms * 5 for boundary in boundaries)], log=True, room=0.05)
     chart = Chart(
         title=title,
         description=f"Share of {unit} above a latency, on logarithmic axes; the shaded zone breaks a limit.",
@@ -52,8 +52,7 @@ def tail(title: str, unit: str, curves: Sequence[Curve], boundaries: Sequence[Bo
     for curve in sorted(curves, key=lambda curve: curve.kind == "winner"):
         _survival(chart, curve, points[curve.label], low, high)
     for place, boundary in enumerate(boundaries):
-        at = boundary.allowed if boundary.allowed is not None else 1.0
-        chart.note((boundary.threshold_ms, at), boundary.label, kind="note limit-note", dy=14 + 16 * place)
+        chart.note((boundary.threshold_ms, 1.0), boundary.label, kind="note limit-note", dy=18 + 17 * place)
     return chart.render()
 
 
@@ -78,11 +77,12 @@ def attainment(
         return None
     low, high = padded([load for load, _ in points], log=True)
     lowest = min([share for _, share in points] + ([promised] if promised is not None else []))
+    room = max(0.01, (1 - lowest) * 0.15)
     chart = Chart(
         title="Good share against offered load",
         description="One line for each trial; a hollow dot is a level at which some limit is broken.",
         x=Axis(f"offered load ({unit})", low, high, log=True),
-        y=Axis("good requests / arrivals", max(0.0, lowest - max(0.02, (1 - lowest) * 0.15)), 1.0, percent=True),
+        y=Axis("good requests / arrivals", max(0.0, lowest - room), 1.0 + room, percent=True, most=1.0),
     )
     if promised is not None:
         chart.level(promised)
@@ -92,26 +92,43 @@ def attainment(
     return chart.render()
 
 
-def cost_margin(ranking: Sequence[Mapping[str, Any]], highlighted: Mapping[int, str], currency: str) -> str | None:
-    """Cost per 1,000 good requests against the worst margin of each scored trial; None without a cost."""
+def cost_margin(
+    ranking: Sequence[Mapping[str, Any]], highlighted: Mapping[int, str], currency: str
+) -> tuple[str, list[int]] | None:
+    """
+    Cost per 1,000 good requests against the worst margin of each scored trial; None without a cost.
+
+    Returns:
+        The chart, and the trials left out of it: broken ones so far off that the others would shrink to a spot.
+    """
     rows = [row for row in ranking if row["cost_per_1k_good_requests"] is not None and row["margins"]]
-    if not rows:
+    shown = [row for row in rows if not _far(row, rows)]
+    if not shown:
         return None
-    worst = [max(row["margins"].values()) for row in rows]
-    low, high = padded([*worst, 0.0], log=False)
-    costs = [row["cost_per_1k_good_requests"] for row in rows]
-    bottom, top = padded([*costs, *(bound for row in rows for bound in row["interval"] or () if bound)], log=True)
+    worst = [max(row["margins"].values()) for row in shown]
+    low, high = padded([*worst, 0.0], log=False, room=0.15)
+    costs = [row["cost_per_1k_good_requests"] for row in shown]
+    bounds = [bound for row in shown for bound in row["interval"] or () if bound]
+    bottom, top = padded([*costs, *bounds], log=False, room=0.15)
     chart = Chart(
         title="Cost against margin",
         description="Each scored trial by its worst margin and its cost; left of the line every limit is kept.",
-        x=Axis("worst margin (0 % = at the limit, right of it = broken)", low, high, percent=True),
-        y=Axis(f"{currency} per 1,000 good requests", bottom, top, log=True),
+        x=Axis("worst margin (right of 0 % a limit is broken)", low, high, percent=True),
+        y=Axis(f"{currency} per 1,000 good requests", max(0.0, bottom), top),
     )
-    chart.zone((0.0, bottom))
+    chart.zone((0.0, max(0.0, bottom)))
     chart.upright(0.0)
-    for row, margin in sorted(zip(rows, worst, strict=True), key=lambda pair: pair[0]["trial"] in highlighted):
+    for row, margin in sorted(zip(shown, worst, strict=True), key=lambda pair: pair[0]["trial"] in highlighted):
         _priced(chart, row, margin, highlighted.get(row["trial"], "other"), currency)
-    return chart.render()
+    return chart.render(), [row["trial"] for row in rows if _far(row, rows)]
+
+
+def _far(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Infeasible, and over 25 % beyond a limit or three times as dear as every feasible trial."""
+    costs = [each["cost_per_1k_good_requests"] for each in rows if each["state"] == "feasible"]
+    if row["state"] == "feasible" or not costs:
+        return False
+    return bool(max(row["margins"].values()) > 0.25 or row["cost_per_1k_good_requests"] > 3 * max(costs))
 
 
 def scored(levels: Sequence[Level]) -> list[Level]:
@@ -145,16 +162,18 @@ def _attained(chart: Chart, trial: int, levels: Sequence[Level], kind: str) -> N
         tip = f"trial {trial}: {text.share(point[1])} good at {text.number(point[0])}, n = {n:,}"
         chart.dot(point, kind if level.kept else f"{kind} hollow", tip, 4 if kind == "other" else 5)
     if kind != "other" and points:
-        chart.note(points[-1], f"{kind}, trial {trial}", kind=f"note {kind}-note", dx=8, dy=18)
+        place = -11 if kind == "winner" else 22
+        chart.note(points[-1], f"trial {trial}", kind=f"note {kind}-note", dx=-20, dy=place)
 
 
 def _priced(chart: Chart, row: Mapping[str, Any], margin: float, kind: str, currency: str) -> None:
     cost = row["cost_per_1k_good_requests"]
     bounds = row["interval"]
-    if bounds and None not in bounds:
-        chart.line([(margin, bounds[0]), (margin, bounds[1])], f"{kind} whisker")
+    if bounds:
+        chart.line([(margin, bounds[0] or cost), (margin, bounds[1])], f"{kind} whisker")
     tip = f"trial {row['trial']}: {text.money(cost, currency)} per 1,000, worst margin {text.signed_share(margin)}"
     filled = kind if row["state"] == "feasible" else f"{kind} hollow"
     chart.dot((margin, cost), filled, tip, 5 if kind == "other" else 7)
-    words = str(row["trial"]) if kind == "other" else f"{kind}, trial {row['trial']}"
-    chart.note((margin, cost), words, kind="note" if kind == "other" else f"note {kind}-note", dx=9, dy=4)
+    chart.note(
+        (margin, cost), f"trial {row['trial']}", kind="note" if kind == "other" else f"note {kind}-note", dx=9, dy=4
+    )

@@ -6,8 +6,8 @@ from typing import Any
 
 from tuner.outcome import Outcome
 from tuner.report import text, words
-from tuner.report.evidence import Entry, Evidence
-from tuner.report.tails import Tails, share_above
+from tuner.report.evidence import Entry, Evidence, Measured
+from tuner.report.tails import share_above
 
 _LATENCIES = (("TTFT", "ttft_ms"), ("ITL, pooled", "itl_ms"), ("TPOT", "tpot_ms"), ("E2EL", "e2el_ms"))
 _SHOWN = ("p50", "p99")
@@ -36,6 +36,8 @@ class TailRow:
 
 @dataclass(frozen=True)
 class TrialRow:
+    """One trial; `cost` in currency per 1,000 good requests, `goodput` per second, `load` in the unit of the load."""
+
     trial: str
     mark: str  # "winner", "baseline" or ""
     outcome: str
@@ -58,7 +60,8 @@ def pairs(evidence: Evidence) -> list[Pair]:
 
     def pair(name: str, key: str, unit: str) -> Pair:
         mine, theirs = named[key], None if base is None else base[key]
-        return Pair(name, _with(mine, unit), _with(theirs, unit), text.change(mine, theirs))
+        written = text.money if unit.startswith(currency) else _with
+        return Pair(name, written(mine, unit), written(theirs, unit), text.change(mine, theirs))
 
     rows = [
         pair("cost per 1,000 good requests", "cost_per_1k_good_requests", currency),
@@ -68,7 +71,7 @@ def pairs(evidence: Evidence) -> list[Pair]:
         ),
         pair("cost per million good output tokens", "cost_per_1m_good_output_tokens", currency),
         pair("cost per hour", "cost_per_hour", f"{currency}/h"),
-        pair("GPUs or CPU slots", "gpus", ""),
+        pair(f"{evidence.result['unit']}s", "gpus", ""),
         pair("goodput", "goodput_rps", "good requests/s"),
         pair("offered load", "offered_rps", "requests/s"),
         pair("highest load kept in the search", "capacity", str(evidence.result["load"]["unit"])),
@@ -83,21 +86,20 @@ def pairs(evidence: Evidence) -> list[Pair]:
     return [row for row in rows if (row.named, row.baseline) != (text.UNKNOWN, text.UNKNOWN)]
 
 
-def tail_rows(evidence: Evidence, measured: Mapping[str, tuple[Entry, Tails | None]]) -> list[TailRow]:
+def tail_rows(measured: Measured) -> list[TailRow]:
     """
     Both views of the inter-token tail, view by view: the pooled one is blind to rare freezes, the other is not.
 
     Args:
-        evidence: The study.
-        measured: `winner` (or whatever it is called) and `baseline`, each with its distributions.
+        measured: See `evidence.measured`.
     """
     rows = []
-    for who, (entry, found) in measured.items():
+    for who, (entry, _) in measured.items():
         known, limit = entry["tails"], entry["tails"]["pooled_itl_p99_limit_ms"]
+        judged = next((each for each in entry["limits"] if each["name"] == "itl_p99" and each["n"]), None)
         over = text.UNKNOWN
-        if found is not None and found.itl.total and limit is not None:
-            share = share_above(found.itl, limit / 1000)
-            over = f"{text.share(share)} of {found.itl.total:,} tokens (1 % allowed)"
+        if judged is not None:
+            over = f"{text.share(judged['violations'] / judged['n'])} of {judged['n']:,} tokens (1 % allowed)"
         value = known["pooled_itl_p99_ms"]
         rows.append(TailRow("p99 ITL, all tokens pooled", who, _value(value, limit), _limit(limit), over))
     for who, (entry, found) in measured.items():
@@ -118,7 +120,7 @@ def trial_rows(evidence: Evidence) -> list[TrialRow]:
     ordered = [trial for trial in ranking if trial in by_number]
     ordered += [trial for trial in by_number if trial not in ranking]
     marks = highlighted(evidence)
-    return [_trial(by_number[trial], ranking.get(trial), marks.get(trial, ""), evidence) for trial in ordered]
+    return [_trial(by_number[trial], ranking.get(trial), marks.get(trial, "")) for trial in ordered]
 
 
 def highlighted(evidence: Evidence) -> dict[int, str]:
@@ -157,8 +159,8 @@ def good_means(evidence: Evidence) -> str:
     return f"complete, {', '.join(parts)}" if parts else "complete"
 
 
-def _trial(outcome: Outcome, row: Entry | None, mark: str, evidence: Evidence) -> TrialRow:
-    cost = text.UNKNOWN if row is None else text.money(row["cost_per_1k_good_requests"], evidence.currency)
+def _trial(outcome: Outcome, row: Entry | None, mark: str) -> TrialRow:
+    cost = text.UNKNOWN if row is None else text.amount(row["cost_per_1k_good_requests"])
     worst = max(row["margins"].values(), default=None) if row is not None else None
     why = outcome.cause if outcome.state in ("config_failed", "infra_failed", "rejected", "pruned") else ""
     reason = ": ".join(part for part in (outcome.reason, why) if part)
@@ -175,8 +177,8 @@ def _trial(outcome: Outcome, row: Entry | None, mark: str, evidence: Evidence) -
         configuration=text.knobs(outcome.configuration.knobs),
         gpus=str(outcome.units),
         cost=cost,
-        goodput=text.UNKNOWN if row is None else _with(row["goodput_rps"], "/s"),
-        load=text.UNKNOWN if row is None else words.load(evidence.result, row),
+        goodput=text.UNKNOWN if row is None else text.number(row["goodput_rps"]),
+        load=text.UNKNOWN if row is None else text.number(row["offered"]),
         margin=text.signed_share(worst),
         sure=sure,
         n=text.UNKNOWN if row is None or row["n"] is None else f"{row['n']:,}",

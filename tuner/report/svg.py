@@ -12,7 +12,7 @@ from html import escape
 from tuner.report.text import number
 
 WIDTH, HEIGHT = 520, 340
-LEFT, RIGHT, TOP, BOTTOM = 62, 16, 16, 52
+LEFT, RIGHT, TOP, BOTTOM = 62, 16, 36, 52
 
 Point = tuple[float, float]
 
@@ -30,6 +30,7 @@ class Axis:
     high: float
     log: bool = False
     percent: bool = False  # values are shares, ticks are written in per cent
+    most: float | None = None  # the largest possible value: no tick above it, though the axis may leave room
 
     def at(self, value: float) -> float:
         """Position of a value: 0 at `low`, 1 at `high`; clipped to the axis."""
@@ -43,7 +44,8 @@ class Axis:
     def ticks(self) -> list[float]:
         """Round values inside the axis: 1-2-5 steps when linear; on a log axis decades, with 2 and 5 between few."""
         if not self.log:
-            return _linear_ticks(self.low, self.high)
+            ticks = _linear_ticks(self.low, self.high)
+            return [tick for tick in ticks if self.most is None or tick <= self.most * 1.001]
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         steps = (1, 2, 5) if len(decades) <= 4 and not self.percent else (1,)
         values = [step * 10.0**decade for decade in decades for step in steps]
@@ -130,11 +132,10 @@ class Chart:
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
             words = escape(self.y.written(value))
             parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{words}</text>')
-        middle, centre = (LEFT + right) / 2, (TOP + bottom) / 2
-        label = f'class="label" text-anchor="middle"'
-        parts.append(f'<text {label} x="{middle:.1f}" y="{HEIGHT - 10}">{escape(self.x.label)}</text>')
-        turned = f'transform="translate(14 {centre:.1f}) rotate(-90)"'
-        parts.append(f"<text {label} {turned}>{escape(self.y.label)}</text>")
+        middle = (LEFT + right) / 2
+        words = escape(self.x.label)
+        parts.append(f'<text class="label" text-anchor="middle" x="{middle:.1f}" y="{HEIGHT - 8}">{words}</text>')
+        parts.append(f'<text class="label" x="4" y="{TOP - 18}">{escape(self.y.label)}</text>')
         return parts
 
 

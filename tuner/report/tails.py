@@ -22,6 +22,7 @@ class Tails:
     ttft: Units  # unit: request
     itl: Units  # unit: output token after the first chunk
     chunk_gap_max: Units  # unit: request with a gap
+    e2el: Units  # unit: request
     requests: int
 
 
@@ -30,7 +31,7 @@ def tails(windows: Iterable[Iterable[Record]]) -> Tails | None:
     sample = Sample(*([record for record in window if record.status != UNFINISHED] for window in windows))
     if len(sample) == 0:
         return None
-    return Tails(sample.ttft, sample.itl, sample.chunk_gap_max, len(sample))
+    return Tails(sample.ttft, sample.itl, sample.chunk_gap_max, sample.e2el, len(sample))
 
 
 def share_above(units: Units, threshold_s: float) -> float | None:

@@ -1,6 +1,7 @@
 """Numbers and values → text for people: units always, three significant digits, never rounded across a limit. Pure."""
 
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -8,11 +9,15 @@ from collections.abc import Mapping, Sequence
 UNKNOWN = "–"
 _MOST_DIGITS = 12
 #: What stands for a secret in `commands.json`.
-_MASKS = ("***", "<masked>", "<secret>", "[masked]", "[redacted]")
+_MASKS = ("***",)
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """`digits` significant digits in plain decimals, thousands grouped: 0.0123, 4.2, 1,234; never an exponent."""
+def number(value: float | None, digits: int = 3, *, full: bool = False) -> str:
+    """
+    `digits` significant digits in plain decimals, thousands grouped: 0.0123, 4.2, 1,234; never an exponent.
+
+    Zeros at the end go, unless `full`.
+    """
     if value is None:
         return UNKNOWN
     if math.isinf(value):
@@ -21,7 +26,7 @@ def number(value: float | None, digits: int = 3) -> str:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     shown = f"{value:,.{decimals}f}"
-    if "." in shown:
+    if "." in shown and not full:
         shown = shown.rstrip("0").rstrip(".")
     return shown.replace("-", "−")
 
@@ -79,8 +84,15 @@ def signed_share(value: float | None) -> str:
 
 
 def money(value: float | None, currency: str) -> str:
-    """`0.0123 USD`."""
-    return UNKNOWN if value is None else f"{number(value)} {currency}"
+    """`0.0123 USD`; from 10 on to the cent."""
+    return UNKNOWN if value is None else f"{amount(value)} {currency}"
+
+
+def amount(value: float | None) -> str:
+    """Money without its currency, for columns that name it."""
+    if value is None or not math.isfinite(value) or value == 0:
+        return number(value)
+    return number(value, max(3, math.floor(math.log10(abs(value))) + 3), full=True)
 
 
 def change(new: float | None, old: float | None) -> str:
@@ -89,9 +101,9 @@ def change(new: float | None, old: float | None) -> str:
         return UNKNOWN
     ratio = new / old - 1
     percent = abs(ratio) * 100
-    shown = f"{percent:.0f}" if percent >= 10 else number(percent, 2)
     if percent < 0.05:
         return "the same"
+    shown = f"{percent:.0f}" if percent >= 10 else "under 1" if percent < 0.95 else number(percent, 2)
     return f"{shown} % {'lower' if ratio < 0 else 'higher'}"
 
 
@@ -131,8 +143,13 @@ def shell(argv: Sequence[str], env: Mapping[str, str] | None = None, *, lines: b
 
 
 def _setting(name: str, value: str) -> str:
-    if value in _MASKS or value == f"${name}" or value == f"${{{name}}}":
+    if value in (*_MASKS, f"${name}", f"${{{name}}}"):
         return f'{name}="${name}"'
     if value.startswith("$") and value[1:].replace("_", "a").isalnum():
         return f'{name}="{value}"'
     return f"{name}={shlex.quote(value)}"
+
+
+def tight(words: str) -> str:
+    """The same words with no line break between a number and its unit, or a sign and its number."""
+    return re.sub(r"(?<=[\d≤≥=>]) (?=\S)|(?<=\S) (?==)", "\N{NO-BREAK SPACE}", words)

@@ -77,7 +77,7 @@ def figure(result: Result, entry: Mapping[str, Any] | None) -> str:
     if kind == "goodput":
         return text.UNKNOWN if value is None else f"{text.number(value)} good requests/s"
     if kind == "goodput_per_gpu":
-        return text.UNKNOWN if value is None else f"{text.number(value)} good requests/s per GPU"
+        return text.UNKNOWN if value is None else f"{text.number(value)} good requests/s per {result['unit']}"
     if value is None:
         return "no cost (nothing good was served)"
     return f"{text.money(value, str(result.get('currency')))} per 1,000 good requests"
@@ -114,7 +114,7 @@ def no_baseline(result: Result) -> str:
     return "" if _value(result, base) is not None else "no baseline cost: it served nothing good"
 
 
-def load(result: Result, entry: Mapping[str, Any] | None) -> str:
+def load(entry: Mapping[str, Any] | None) -> str:
     """`4.2 requests/s`, or `32 concurrent requests`."""
     if entry is None:
         return text.UNKNOWN
@@ -123,10 +123,10 @@ def load(result: Result, entry: Mapping[str, Any] | None) -> str:
     return f"{text.number(entry['offered_rps'])} requests/s" if entry.get("offered_rps") is not None else text.UNKNOWN
 
 
-def standing(result: Result, entry: Mapping[str, Any]) -> str:
+def standing(entry: Mapping[str, Any]) -> str:
     """`verified at 4.2 requests/s, n = 612`, or what is missing."""
     n = "–" if entry.get("n") is None else f"{entry['n']:,}"
-    at = f"at {load(result, entry)}, n = {n}"
+    at = f"at {load(entry)}, n = {n}"
     if entry.get("verified"):
         return f"verified {at}"
     missing = entry.get("missing_requests")
@@ -141,7 +141,7 @@ def interval(result: Result, entry: Mapping[str, Any]) -> str:
         return text.UNKNOWN
     if bounds[0] is None:
         return f"at most {text.money(bounds[1], str(result.get('currency')))}; no load was seen broken"
-    return f"{text.number(bounds[0])} to {text.money(bounds[1], str(result.get('currency')))}"
+    return f"{text.amount(bounds[0])} to {text.money(bounds[1], str(result.get('currency')))}"
 
 
 def limit_name(name: str) -> str:
@@ -188,10 +188,10 @@ def counts(result: Result) -> str:
 
 
 def spent(result: Result) -> str:
-    """`3.2 GPU-hours, 41 min, 12,345 requests`."""
+    """`3.2 GPU-hours, 41 min, 12,345 requests`; GPU-hours are CPU slot-hours on a CPU pool."""
     used = result.get("spent") or {}
     hours = used.get("gpu_hours")
-    parts = [f"{text.number(hours)} GPU-hours"] if hours is not None else []
+    parts = [f"{text.number(hours)} {result['unit']}-hours"] if hours is not None else []
     if used.get("wall_s") is not None:
         parts.append(text.duration(used["wall_s"]))
     if used.get("requests") is not None:
@@ -238,7 +238,7 @@ def _winner(result: Result) -> str:
     if entry is None:
         return "A winner is claimed, but the file names none."
     against = comparison(result)
-    return f"Winner: trial {entry['trial']} at {figure(result, entry)}, {against}, {standing(result, entry)}."
+    return f"Winner: trial {entry['trial']} at {figure(result, entry)}, {against}, {standing(entry)}."
 
 
 def _no_gain(result: Result) -> str:
@@ -246,7 +246,7 @@ def _no_gain(result: Result) -> str:
     if entry is None:
         return "No gain over the baseline: no other configuration keeps the limits."
     if entry["trial"] == (result.get("baseline") or {}).get("trial"):
-        return f"No gain over the baseline: it is the only configuration that keeps the limits, at {figure(result, entry)}."
+        return f"No gain: the baseline alone keeps the limits, at {figure(result, entry)}."
     least = text.share((result.get("gain") or {}).get("min_gain"))
     return (
         f"No proven gain over the baseline: the best candidate, trial {entry['trial']}, is at "
@@ -264,7 +264,7 @@ def _no_feasible(result: Result) -> str:
         return f"No configuration keeps every limit; the nearest is trial {entry['trial']}."
     return (
         f"No configuration keeps every limit. The nearest, trial {entry['trial']}, is held back by "
-        f"{limit_name(binding)}: {limit_value(limit)} against {limit_threshold(limit)} at {load(result, entry)}."
+        f"{limit_name(binding)}: {limit_value(limit)} against {limit_threshold(limit)} at {load(entry)}."
     )
 
 
@@ -272,7 +272,7 @@ def _interrupted(result: Result) -> str:
     entry = named(result)
     if entry is None:
         return "Interrupted before any configuration kept the limits."
-    return f"Interrupted. Best so far: trial {entry['trial']} at {figure(result, entry)}, {standing(result, entry)}."
+    return f"Interrupted. Best so far: trial {entry['trial']} at {figure(result, entry)}, {standing(entry)}."
 
 
 def _value(result: Result, entry: Mapping[str, Any] | None) -> float | None:
@@ -308,6 +308,7 @@ def _limit_row(limit: Mapping[str, Any]) -> LimitRow:
     if limit["method"] == "observed only":
         decision = f"{'kept' if kept else 'broken'}, observed only"
     unit = METRICS.get(limit["name"].rpartition("_")[0], ("", "requests"))[1]
+    over = "not good" if limit["name"] == "attainment" else "over"
     return LimitRow(
         name=limit_name(limit["name"]),
         value=limit_value(limit),
@@ -315,7 +316,7 @@ def _limit_row(limit: Mapping[str, Any]) -> LimitRow:
         margin=text.signed_share(limit["margin"]),
         kept=kept,
         decision=decision,
-        counts=f"{limit['violations']:,} of {limit['n']:,} {unit} over; {text.share(limit['allowed'])} allowed",
+        counts=f"{limit['violations']:,} of {limit['n']:,} {unit} {over}; {text.share(limit['allowed'])} allowed",
     )
 
 
@@ -327,7 +328,8 @@ def _relaxed(each: Mapping[str, Any]) -> str:
 def _allowed(result: Result, each: Mapping[str, Any]) -> str:
     cost = text.money(each["cost_per_1k_good_requests"], str(result["currency"]))
     goodput = text.number(each["goodput_rps"])
-    return f"trial {each['trial']} would serve {goodput} good requests/s for {cost} per 1,000 (observed, n = {each['n']:,})"
+    n = f"observed, n = {each['n']:,}"
+    return f"trial {each['trial']} would serve {goodput} good requests/s for {cost} per 1,000 ({n})"
 
 
 def _plain(name: str, value: float | None) -> str:
