@@ -2,7 +2,7 @@
 How often is a verdict wrong, and how soon does a level fail? By simulation of 4,000 levels for each row.
 
 Independent violations, and bursts of 2 and of 5 neighbouring requests. `request` limits promise that at most 1 % of the
-requests violate. `pooled` limits promise it of the gaps; a bad request has half, or all, of its 100 gaps above the limit.
+requests violate. `pooled` limits promise it of the gaps; a bad request has half or all of its 100 gaps above it.
 
     python benchmarks/verdicts.py [--runs N] [--json FILE]
 """

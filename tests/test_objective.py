@@ -256,3 +256,7 @@ def test_a_large_level_agrees_with_each_request_alone():
         (limit,) = scored(records, Slo((Limit(name, "p90", 0.03),))).limits
         pairs = [metrics.violations(record, name, 0.03) for record in records]
         assert (limit.violations, limit.n) == tuple(map(sum, zip(*pairs, strict=True)))
+    for limits in (RequestLimits(ttft_s=0.02), RequestLimits(tpot_s=0.014, itl_max_s=0.08), RequestLimits(e2el_s=0.6)):
+        good = sum(metrics.is_good(record, limits) for record in records)
+        assert 0 < good < 86
+        assert scored(records, Slo((), limits)).good == good

@@ -12,7 +12,7 @@ from tuner.stats import log_e_value
 T = TypeVar("T")
 
 #: Bets on how far a share of pooled gaps lies above the allowed one, as shares of the largest bet that cannot lose all.
-BETS = (0.005, 0.015, 0.04, 0.1, 0.25, 0.5)
+BETS = (0.015, 0.05, 0.18)
 
 
 class _Test(Protocol):

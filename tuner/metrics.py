@@ -6,6 +6,7 @@ All latencies count from the scheduled arrival. Two values stand for what is no 
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -245,3 +246,7 @@ def percentile_of(n: int, at_rank: Callable[[int], float], quantile: float, meth
         return low
     high = at_rank(below + 2)
     return low if low == high else low + share * (high - low)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -109,7 +110,7 @@ def score_windows(windows: Sequence[Window], slo: Slo, *, divide: float = 2.0) -
     window_s = sum(window.length_s for window in windows)
     if not len(sample) or window_s <= 0:
         raise EmptyWindow(f"no measured request arrived in {window_s:g} s: lengthen the window or raise the load")
-    good = [record for record in sample.records if metrics.is_good(record, slo.request)]
+    good = list(compress(sample.records, sample.good(slo.request)))
     classes = Counter(metrics.outcome_class(record) for record in sample.records)
     completed = classes.pop(OK, 0)
     return Score(
@@ -148,7 +149,7 @@ def _tokens_inside(window: Window) -> int:
         if record.last_token_s is None or record.last_token_s < window.start_s or record.scheduled_s >= end_s:
             continue
         if record.first_token_s is not None and window.start_s <= record.first_token_s and record.last_token_s < end_s:
-            total += sum(tokens for _, tokens in record.chunks)
+            total += record.output_tokens
         else:
             total += sum(tokens for time_s, tokens in record.chunks if window.start_s <= time_s < end_s)
     return total

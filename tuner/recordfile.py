@@ -1,14 +1,16 @@
 """The file `records.jsonl.zst`: one record a line, compressed, written whole or not at all."""
 
-import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import zstandard
 
 from tuner.errors import MeasurementError
 from tuner.records import Record, from_line, to_line
+
+_BLOCK = 1 << 18  # compressed bytes read at once
 
 
 def write(path: Path, records: Iterable[Record]) -> None:
@@ -47,10 +49,20 @@ def iterate(path: Path) -> Iterator[Record]:
     """Like `read`, one record at a time."""
     number = 0
     try:
-        with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
-            for number, line in enumerate(io.BufferedReader(stream), start=1):  # noqa: B007  # named by the errors
-                if not line.endswith(b"\n"):
-                    raise MeasurementError("the last line has no end: the file is cut off")
+        with path.open("rb") as file:
+            for line in _lines(file):
+                number += 1
                 yield from_line(line)
     except (MeasurementError, zstandard.ZstdError) as error:
         raise MeasurementError(f"{path}:{number}: {error}") from error
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines without their ends. The decompressor itself would take a cut-off file for a shorter one."""
+    stream = zstandard.ZstdDecompressor().decompressobj()
+    rest = b""
+    for block in iter(lambda: file.read(_BLOCK), b""):
+        *lines, rest = (rest + stream.decompress(block)).split(b"\n")
+        yield from lines
+    if not stream.eof or rest or stream.unused_data:
+        raise MeasurementError("the file is cut off, or something was added to it")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tuner import metrics
 from tuner.metrics import Counts, Floats
 from tuner.records import Record
+from tuner.slo import RequestLimits
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,8 @@ class Units:
     def _sorted(self) -> tuple[Floats, Counts]:
         """Finite values in ascending order, and how many units lie at or below each."""
         finite = np.isfinite(self.values)
+        if (self.weights == 1).all():  # most levels: no need to carry weights along
+            return np.sort(self.values[finite]), np.arange(1, np.count_nonzero(finite) + 1)
         order = np.argsort(self.values[finite], kind="stable")
         return self.values[finite][order], np.cumsum(self.weights[finite][order])
 
@@ -164,6 +167,19 @@ class Sample:
         """Of a metric that a limit may name, or of `chunk_gap_max`."""
         units: Units = getattr(self, metric)
         return units
+
+    def good(self, limits: RequestLimits) -> NDArray[np.bool_]:
+        """As `metrics.is_good`, of each request."""
+        good = np.array(self._complete, bool)
+        for metric, limit_s in (
+            ("ttft", limits.ttft_s),
+            ("tpot", limits.tpot_s),
+            ("e2el", limits.e2el_s),
+            ("chunk_gap_max", limits.itl_max_s),
+        ):
+            if limit_s is not None:
+                good &= self.units(metric).violations(limit_s) == 0
+        return good
 
     @cached_property
     def _owed(self) -> Counts:

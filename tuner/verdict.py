@@ -82,8 +82,7 @@ def judge_all(records: Iterable[Record] | Sample, slo: Slo, divide: float = 2.0)
     sample = records if isinstance(records, Sample) else Sample(records)
     verdicts = [judge(limit, sample.units(limit.metric), divide=divide) for limit in slo.limits]
     if slo.attainment is not None:
-        good = np.array([metrics.is_good(record, slo.request) for record in sample.records], bool)
-        verdicts.append(judge_attainment(slo.attainment, good, divide=divide))
+        verdicts.append(judge_attainment(slo.attainment, sample.good(slo.request), divide=divide))
     return tuple(verdicts)
 
 
