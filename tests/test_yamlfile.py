@@ -35,7 +35,7 @@ def test_an_unknown_key_is_an_error_with_the_nearest_known_one():
 
 def test_a_missing_key_is_an_error_at_its_block():
     """The block says which key it lacks."""
-    with pytest.raises(FileError, match="f.yaml:1:4: a: the key 'x' is missing"):
+    with pytest.raises(FileError, match=r"f\.yaml:1:4: a: the key 'x' is missing"):
         value("{y: 1}").mapping(["x", "y"], required=["x"])
 
 
@@ -50,8 +50,13 @@ def test_a_missing_key_is_an_error_at_its_block():
         (".5", 0.5),
         ("1_000", 1000),
         ("-2", -2),
-    ]
-    + [("0x1F", 31), ("1.0e-3", 0.001), ("+7", 7), ("0", 0), ("0.0", 0), ("007.5", 7.5)],
+        ("0x1F", 31),
+        ("1.0e-3", 0.001),
+        ("+7", 7),
+        ("0", 0),
+        ("0.0", 0),
+        ("007.5", 7.5),
+    ],
 )
 def test_numbers_take_every_usual_spelling(text, number):
     """Exponents without dot or sign are numbers too, as people expect (YAML 1.1 reads them as text)."""
@@ -138,7 +143,7 @@ def test_faults_of_units_are_placed_in_the_file():
     def parse(text):
         raise UnitError(f"got {text}: no unit")
 
-    with pytest.raises(FileError, match="f.yaml:1:4: a: got 60: no unit"):
+    with pytest.raises(FileError, match=r"f\.yaml:1:4: a: got 60: no unit"):
         value("60").convert(parse)
 
 
@@ -210,7 +215,7 @@ def test_a_byte_order_mark_is_no_fault(tmp_path):
 
 
 _PIECES = st.sampled_from(
-    list("[]{},:-?&*!|>'\"%@` \n\t#~") + ["a", "b: ", "- ", "1e3", "<<", "---", "\n  ", "\u2028", "é"]
+    [*list("[]{},:-?&*!|>'\"%@` \n\t#~"), "a", "b: ", "- ", "1e3", "<<", "---", "\n  ", "\u2028", "é"]
 )
 
 
