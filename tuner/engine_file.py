@@ -1,4 +1,4 @@
-"""The blocks `engine` and `baseline` of an objective file: what gets started, with the refusals of `forbidden` and `flags`."""
+"""The blocks `engine` and `baseline` of an objective file: what gets started, within `forbidden` and `flags`."""
 
 import os
 from collections.abc import Mapping
