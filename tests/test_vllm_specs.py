@@ -24,7 +24,12 @@ DEPLOYMENTS = {
     "one-gpu-defaults": (objective(), {"tensor_parallel_size": 1, "replicas": 1}),
     "tensor-parallel-4": (
         objective(model="meta-llama/Llama-3.1-70B"),
-        {"tensor_parallel_size": 4, "replicas": 1, "max_num_batched_tokens": 4096, "gpu_memory_utilization": 0.1 + 0.75},
+        {
+            "tensor_parallel_size": 4,
+            "replicas": 1,
+            "max_num_batched_tokens": 4096,
+            "gpu_memory_utilization": 0.1 + 0.75,
+        },
     ),
     "two-replicas-behind-a-router": (objective(), {"tensor_parallel_size": 2, "replicas": 2, "max_num_seqs": 128}),
     "cpu-demo": (
@@ -37,7 +42,7 @@ DEPLOYMENTS = {
             "enable_prefix_caching": False,
             "enable_chunked_prefill": True,
             "max_num_seqs": None,
-            "compilation_config": '{"level":3}',
+            "compilation_config": '{"mode":3}',
         },
     ),
     "revision-and-node-address": (
@@ -57,7 +62,7 @@ def _addresses(specs):
             host="127.0.0.1",
             ports={need.name: 8000 + 100 * number + place for place, need in enumerate(spec.ports)},
             gpus=tuple(str(gpu) for gpu in range(number * spec.units, (number + 1) * spec.units)),
-            cores=tuple(range(spec.units * spec.cores)),
+            cores=tuple(range(number * spec.units * spec.cores, (number + 1) * spec.units * spec.cores)),
             directory=f"/run/{spec.name}",
         )
         for number, spec in enumerate(specs)
@@ -99,7 +104,7 @@ def test_replicas_stand_behind_one_router_that_starts_last():
     assert router.endpoint
     assert router.units == 0
     assert router.order > max(engine.order for engine in engines)
-    assert [token for token in router.argv if "url" in token] == [f"${{url:engine-{index}}}" for index in range(3)]
+    assert [token for token in router.argv if "${url" in token] == [f"${{url:engine-{index}}}" for index in range(3)]
 
 
 def test_false_true_and_null_are_three_different_commands():
@@ -205,9 +210,7 @@ def test_literal_text_survives_templates(text):
     assert resolve(spec, _addresses([spec])).argv == (text,)
 
 
-@pytest.mark.parametrize(
-    ("cores", "text"), [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((5, 0, 1), "0-1,5")], ids=repr
-)
+@pytest.mark.parametrize(("cores", "text"), [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((5, 0, 1), "0-1,5")], ids=repr)
 def test_core_lists_are_ranges(cores, text):
     """As Linux writes them."""
     assert core_list(cores) == text

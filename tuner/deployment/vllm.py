@@ -17,6 +17,7 @@ from tuner.slo import Objective, Pool, Scalar
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 #: A router looks for its workers this often while they start. Its own default of 30 s would be counted as start-up.
 _ROUTER_CHECK_S = 1
+_LOOPBACK = "127.0.0.1"  # of the router's own metrics, whatever `cluster.bind` says
 
 
 def specs(configuration: Configuration, objective: Objective) -> tuple[ProcessSpec, ...]:
@@ -106,14 +107,14 @@ def _environment(objective: Objective, pool: Pool) -> tuple[dict[str, str], dict
 def _router(engines: tuple[ProcessSpec, ...], policy: str, objective: Objective) -> ProcessSpec:
     argv = [*map(literal, objective.engine.router), "--host", "${host}", "--port", "${port:http}"]
     argv += ["--worker-urls", *(f"${{url:{engine.name}}}" for engine in engines)]
-    argv += ["--policy", policy, "--prometheus-host", "${host}", "--prometheus-port", "${port:prometheus}"]
+    argv += ["--policy", policy, "--prometheus-host", _LOOPBACK, "--prometheus-port", "${port:prometheus}"]
     argv += ["--worker-startup-check-interval", str(_ROUTER_CHECK_S)]
     return ProcessSpec(
         name="router-0",
         role="router",
         index=0,
         argv=tuple(argv),
-        env={},
+        env={"PYTHONHASHSEED": "0"},
         ready=Readiness("token"),
         order=START_ORDER["router"],
         ports=(PortNeed("http"), PortNeed("prometheus")),
