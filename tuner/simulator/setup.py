@@ -78,7 +78,7 @@ def resolve(configuration: Configuration, objective: Objective) -> Setup:
     shape = _shape(facts, flags, pool)
     block_size = _whole(flags, "block_size", 16 if pool.unit == "gpu" else 128)
     tokens = _kv_tokens(flags, objective, pool, shape, tensor_parallel)
-    blocks = _whole(flags, "num_gpu_blocks_override", max(0, tokens) // block_size)
+    blocks = _whole(flags, "num_gpu_blocks_override", max(0, tokens) // block_size, least=0)
     if blocks * block_size < max_model_len:
         raise ConfigurationFailed(
             "out_of_memory",
