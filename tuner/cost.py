@@ -6,11 +6,11 @@ the RAM and SSD of the key-value store, and the network between nodes. No goodpu
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from tuner.configuration import Configuration, Role
+from tuner.configuration import Configuration, Role, pool_of
 from tuner.errors import InputError
 from tuner.objective import Score
 from tuner.slo import Cluster, Objective, Pool, Prices
@@ -107,7 +107,7 @@ def price(
     pools = {pool.name: pool for pool in cluster.pools}
     placed: dict[str, list[Role]] = {}
     for role in roles:
-        placed.setdefault(_pool_name(role, cluster, pools), []).append(role)
+        placed.setdefault(pool_of(role, cluster).name, []).append(role)
     pool_costs = []
     for name, there in placed.items():
         used = sum(role.units for role in there)
@@ -161,15 +161,6 @@ def fleet(cost: CostBreakdown, demand_rps: float, goodput_rps: float) -> Fleet |
         return None
     copies = max(1, math.ceil(demand_rps / goodput_rps - 1e-9))
     return Fleet(copies, copies * cost.units, copies * cost.total)
-
-
-def _pool_name(role: Role, cluster: Cluster, pools: Mapping[str, Pool]) -> str:
-    named: str | None = getattr(role, "pool", None)
-    if named is None:
-        return cluster.pools[0].name
-    if named not in pools:
-        raise InputError(f"role {role.name}: got pool {named!r}: the cluster has {sorted(pools)}; name one of these")
-    return named
 
 
 def _nodes(roles: Iterable[Role], pool: Pool) -> int:
