@@ -119,7 +119,7 @@ _URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORE
 
 def flag(name: str) -> str | None:
     """Why no file may set the flag of this name (`max_num_seqs`, `--max-num-seqs`), or None."""
-    plain = name.removeprefix("--").removeprefix("no-").replace("-", "_").lower()
+    plain = name.removeprefix("--").replace("-", "_").lower().removeprefix("no_")
     if not re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*\+?", plain):
         return f"{name!r} is no name of a flag; write it as max_num_seqs"
     plain = re.sub(r"[.+].*", "", plain)

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from tuner import cluster_file, engine_file, presets, workload_file
+from tuner import cluster_file, engine_file, presets, slo_file, workload_file
 from tuner.errors import FileError, InputError, Location
 from tuner.objective_text import dump, fingerprint, resolved
 from tuner.objective_warnings import warnings
@@ -41,6 +41,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "engine",
         "baseline",
     ),
+    **slo_file.KEYS,
     **workload_file.KEYS,
     **cluster_file.KEYS,
     "search": (
@@ -105,8 +106,8 @@ def _parse(root: Node, path: Path) -> Objective:
     base = path.parent
     members = root.mapping(KEYS[""], required=["model", "slo", "workload", "cluster", "prices"])
     workload = workload_file.workload(members["workload"], base)
-    promise = workload_file.slo(members["slo"], workload.measure.min_requests)
-    workload_file.check_together(members["slo"], promise, workload)
+    promise = slo_file.slo(members["slo"], workload.measure.min_requests)
+    slo_file.check_together(members["slo"], promise, workload)
     cluster, prices = cluster_file.cluster_and_prices(members["cluster"], members["prices"])
     objective = members["objective"].choice(_OBJECTIVES) if "objective" in members else _OBJECTIVES[0]
     backend = members["backend"].choice(_BACKENDS) if "backend" in members else _BACKENDS[0]
