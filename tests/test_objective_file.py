@@ -341,7 +341,12 @@ def test_what_cannot_be_meant_is_refused_at_its_place(read, blocks, pattern):
     ("cluster", "prices", "pattern"),
     [
         ("{gpu: H100-80GB}", "{currency: USD}", "H100-80GB has no price"),
-        ("{gpu: L40S, price: 1/h}", "{currency: USD, gpu_hour: {H100: 4}}", "no pool has GPUs of type 'H100'"),
+        (
+            "{gpu: L40S, price: 1/h}",
+            "{currency: USD, gpu_hour: {L40S: 4}}",
+            "no pool uses this price, each has its own",
+        ),
+        ("{gpu: L40S}", "{currency: USD, gpu_hour: {L40S: 1, H100: 4}}", "no pool of type 'H100' needs this price"),
         ("{pools: [{gpu: H100}, {gpu: L40S}]}", "{currency: USD, gpu_hour: {H100: 4}}", "L40S has no price"),
         ("{gpu: H100}", "{currency: USD, gpu_hour: -3}", "must be above 0"),
         ("{gpu: H100}", "{currency: USD, gpu_hour: 0}", "must be above 0"),

@@ -130,14 +130,14 @@ def _check_pools(node: Node, members: Mapping[str, Node], pools: tuple[Pool, ...
     for number, pool in enumerate(pools):
         if pool.name in [earlier.name for earlier in pools[:number]]:
             nodes[number].fail(f"another pool is named {pool.name!r} too: give each a name of its own")
-    devices = {pool.device for pool in pools if pool.unit == "gpu"}
-    for device, price in unit_prices.by_type.items():
-        price.number(above=0)
-        if device not in devices:
-            price.fail_key(f"no pool has GPUs of type {device!r}{near(device, devices)}")
-    own = [("price" in dict(each.items())) for each in nodes]
+    own = ["price" in dict(each.items()) for each in nodes]
     if unit_prices.node is not None and all(own):
         unit_prices.node.fail_key("no pool uses this price, each has its own: remove one of them")
+    without = {pool.device for pool, priced in zip(pools, own, strict=True) if pool.unit == "gpu" and not priced}
+    for device, price in unit_prices.by_type.items():
+        price.number(above=0)
+        if device not in without:
+            price.fail_key(f"no pool of type {device!r} needs this price{near(device, without)}: remove one of them")
 
 
 def _pool(node: Node, members: Mapping[str, Node], unit_prices: _UnitPrices) -> Pool:
