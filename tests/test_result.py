@@ -38,7 +38,9 @@ def verified(outcome: Outcome, cost: float, *, kept: bool = True, passed: bool =
 
 
 def assembled(outcomes, verified_by=None, status="winner", gain=None, **more):
-    return assemble(OBJECTIVE, "s", outcomes, verified_by or {}, gain, status, SPENT, "live", {"vllm": "0.32.0"}, **more)
+    return assemble(
+        OBJECTIVE, "s", outcomes, verified_by or {}, gain, status, SPENT, "live", {"vllm": "0.32.0"}, **more
+    )
 
 
 def strict(result) -> dict:
@@ -106,7 +108,9 @@ class TestFields:
 class TestRanking:
     def test_feasible_before_infeasible_and_cheapest_first(self):
         """Whatever it costs, a broken limit ranks behind a kept one."""
-        order = [each.outcome.trial for each in standings(OBJECTIVE, [infeasible(0), feasible(1, 5), feasible(2, 8)], {})]
+        order = [
+            each.outcome.trial for each in standings(OBJECTIVE, [infeasible(0), feasible(1, 5), feasible(2, 8)], {})
+        ]
         assert order == [2, 1, 0]
 
     def test_a_finalist_that_no_load_of_the_ladder_kept_ranks_last_among_the_feasible(self):

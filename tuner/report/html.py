@@ -11,6 +11,7 @@ from markupsafe import Markup
 from tuner.report import plots, rows, text, words
 from tuner.report.evidence import Entry, Evidence, Measured, measured, read
 from tuner.report.levers import levers, not_tried
+from tuner.report.limits import limit_name, limit_rows
 from tuner.report.plots import Boundary, Curve
 from tuner.runfiles import replace_bytes
 
@@ -62,7 +63,7 @@ def _context(evidence: Evidence) -> dict[str, Any]:
         "comparison": words.sentence(words.comparison(result)),
         "basis": "" if named is None else _basis(result, named, base),
         "pairs": rows.pairs(evidence),
-        "limits": [(who, words.limit_rows(entry), _n(entry)) for who, (entry, _) in tails.items()],
+        "limits": [(who, limit_rows(entry), _n(entry)) for who, (entry, _) in tails.items()],
         "good": rows.good_means(evidence),
         "tails": rows.tail_rows(tails),
         "charts": list(_charts(evidence, tails)),
@@ -74,6 +75,7 @@ def _context(evidence: Evidence) -> dict[str, Any]:
         "currency": evidence.currency,
         "counts": words.counts(result),
         "trials": rows.trial_rows(evidence),
+        "rejected": [rows.rejected(each) for each in result.get("rejected", ())],
         "method": _method(evidence),
         "reproduce": _reproduce(evidence),
         "objective_yaml": evidence.ledger.objective_yaml,
@@ -174,7 +176,7 @@ def _ladder(entry: Entry) -> list[dict[str, str]]:
             "repeats": str(len(rung["levels"])),
             "n": text.UNKNOWN if rung["n"] is None else f"{rung['n']:,}",
             "goodput": text.number(rung["goodput_rps"]),
-            "limits": ", ".join(f"{words.limit_name(name)} {how}" for name, how in rung["limits"].items()),
+            "limits": ", ".join(f"{limit_name(name)} {how}" for name, how in rung["limits"].items()),
         }
         for rung in entry["ladder"]
     ]

@@ -11,6 +11,7 @@ from typing import Any
 
 from tuner.outcome import Outcome
 from tuner.report import text, words
+from tuner.report.limits import limit_name
 from tuner.result import cost_per_1k
 
 _Value = bool | int | float | str | None
@@ -130,7 +131,7 @@ def _bounded(group: Sequence[Outcome]) -> str:
 def _ending(outcome: Outcome) -> str:
     reason = outcome.reason
     if outcome.state == "infeasible":
-        reason = ", ".join(words.limit_name(name) for name in reason.split(",") if name)
+        reason = ", ".join(limit_name(name) for name in reason.split(",") if name)
     return f"{words.outcome(outcome.state)}: {reason}" if reason else words.outcome(outcome.state)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from tuner.outcome import Outcome
 from tuner.report import text, words
 from tuner.report.evidence import Entry, Evidence, Measured
+from tuner.report.limits import limit_name
 from tuner.report.tails import share_above
 
 _LATENCIES = (("TTFT", "ttft_ms"), ("ITL, pooled", "itl_ms"), ("TPOT", "tpot_ms"), ("E2EL", "e2el_ms"))
@@ -151,6 +152,12 @@ def scripts(commands: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
+def rejected(point: Mapping[str, Any]) -> str:
+    """A point that was never started, with the rule that it breaks."""
+    why = point.get("message") or point.get("rule") or "no reason given"
+    return f"{text.knobs(point.get('configuration') or {})}: {why}"
+
+
 def good_means(evidence: Evidence) -> str:
     """What makes one request good, in words."""
     names = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "itl_max_s": "largest chunk gap"}
@@ -165,7 +172,7 @@ def _trial(outcome: Outcome, row: Entry | None, mark: str) -> TrialRow:
     why = outcome.cause if outcome.state in ("config_failed", "infra_failed", "rejected", "pruned") else ""
     reason = ": ".join(part for part in (outcome.reason, why) if part)
     if outcome.state == "infeasible":
-        reason = f"breaks {', '.join(words.limit_name(name) for name in outcome.reason.split(',') if name)}"
+        reason = f"breaks {', '.join(limit_name(name) for name in outcome.reason.split(',') if name)}"
     elif row is not None and not row["measured_to_capacity"]:
         reason = "not measured to capacity"
     sure = "" if row is None else "verified" if row["verified"] else "observed"

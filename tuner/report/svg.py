@@ -12,7 +12,7 @@ from html import escape
 from tuner.report.text import number
 
 WIDTH, HEIGHT = 520, 340
-LEFT, RIGHT, TOP, BOTTOM = 62, 16, 36, 52
+LEFT, RIGHT, TOP, BOTTOM = 72, 16, 36, 52
 
 Point = tuple[float, float]
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from tuner.report import rows, text, words
 from tuner.report.evidence import Entry, Evidence, measured, read
 from tuner.report.levers import Lever, levers, not_tried
+from tuner.report.limits import limit_rows
 
 
 def render(ledger_path: Path, console: Console) -> None:
@@ -55,7 +56,7 @@ def _named(evidence: Evidence, named: Entry, console: Console, sim: str) -> None
         n = text.UNKNOWN if entry["n"] is None else f"{entry['n']:,}"
         title = f"Limits: {who}{sim}, n = {n} requests"
         limits = _table(title, ["limit", "promised", "measured", "margin", "verdict", "violations"], right=(1, 2, 3))
-        for row in words.limit_rows(entry):
+        for row in limit_rows(entry):
             style = "" if row.kept else "red"
             limits.add_row(*_plain(row.name, row.limit, row.value, row.margin, row.decision, row.counts), style=style)
         _print(console, limits)

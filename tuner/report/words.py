@@ -5,20 +5,13 @@ Everything of a simulated study says so; a difference is "25 % lower", never a b
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tuner.report import text
+from tuner.report.limits import limit_name, limit_rows, limit_threshold, limit_value
 
 Result = Mapping[str, Any]
-#: Abbreviations of metrics as the report writes them, with what one unit is.
-METRICS: Mapping[str, tuple[str, str]] = {
-    "ttft": ("TTFT", "requests"),
-    "itl": ("ITL, pooled", "tokens"),
-    "chunk_gap": ("chunk gap, pooled", "gaps"),
-    "tpot": ("TPOT", "requests"),
-    "e2el": ("E2EL", "requests"),
-}
+
 _OUTCOMES = {
     "feasible": "feasible",
     "infeasible": "infeasible",
@@ -27,19 +20,6 @@ _OUTCOMES = {
     "config_failed": "configuration failed",
     "infra_failed": "infrastructure failed",
 }
-
-
-@dataclass(frozen=True)
-class LimitRow:
-    """One limit at one configuration."""
-
-    name: str
-    value: str  # never rounded across the limit
-    limit: str
-    margin: str
-    kept: bool  # observed
-    decision: str  # kept | broken | undecided, with how sure
-    counts: str  # "3 of 612 requests over; 1 % allowed"
 
 
 def headline(result: Result) -> str:
@@ -144,35 +124,6 @@ def interval(result: Result, entry: Mapping[str, Any]) -> str:
     return f"{text.amount(bounds[0])} to {text.money(bounds[1], str(result.get('currency')))}"
 
 
-def limit_name(name: str) -> str:
-    """`ttft_p99` → `TTFT p99`."""
-    if name == "attainment":
-        return "attainment"
-    metric, _, statistic = name.rpartition("_")
-    return f"{METRICS.get(metric, (metric, ''))[0]} {statistic}"
-
-
-def limit_value(limit: Mapping[str, Any]) -> str:
-    """The value beside its limit, on the right side of it; failures that reach the percentile give `> longest`."""
-    threshold, estimate = limit["threshold"], limit["estimate"]
-    if limit["name"] == "attainment":
-        return text.share_beside(estimate, threshold)
-    if estimate is None:
-        return "no finite value" if limit["longest"] is None else f"> {text.milliseconds(limit['longest'])}"
-    return f"{text.beside(estimate * 1000, threshold * 1000)} ms"
-
-
-def limit_threshold(limit: Mapping[str, Any]) -> str:
-    if limit["name"] == "attainment":
-        return f"≥ {text.share(limit['threshold'], 6)}"
-    return f"≤ {text.number(limit['threshold'] * 1000, 6)} ms"
-
-
-def limit_rows(entry: Mapping[str, Any] | None) -> list[LimitRow]:
-    """Every limit of a configuration, in the order of the objective file."""
-    return [_limit_row(limit) for limit in (entry or {}).get("limits", ())]
-
-
 def outcome(state: str) -> str:
     return _OUTCOMES.get(state, state)
 
@@ -180,11 +131,13 @@ def outcome(state: str) -> str:
 def counts(result: Result) -> str:
     """`12 trials started: 7 feasible, 2 infeasible, …`; the parts add up to the whole."""
     known = result.get("counts") or {}
-    parts = [f"{known[state]} {words}" for state, words in _OUTCOMES.items() if known.get(state)]
+    parts = [f"{known[s]} {words}" for s, words in _OUTCOMES.items() if known.get(s) and s != "rejected"]
     retried = known.get("infra_failed_attempts", 0) - known.get("infra_failed", 0)
     retries = f"; {text.count(retried, 'attempt')} repeated after a fault of the infrastructure" if retried > 0 else ""
+    rejected = known.get("rejected", 0)
+    refused = f"; {text.count(rejected, 'further point')} rejected before launch" if rejected else ""
     started = text.count(known.get("started", 0), "trial")
-    return f"{started}: {', '.join(parts)}{retries}" if parts else started
+    return f"{started}: {', '.join(parts)}{retries}{refused}" if parts else f"{started}{refused}"
 
 
 def spent(result: Result) -> str:
@@ -299,25 +252,6 @@ def _bound(result: Result) -> str:
     worst = text.change(ratio, 1.0)
     how = f"at least {worst}" if gain["lower"] > 0 else f"at worst {worst}"
     return f" ({text.share(gain['confidence'])} confidence: {how})"
-
-
-def _limit_row(limit: Mapping[str, Any]) -> LimitRow:
-    kept = limit["observed"] == "kept"
-    sure = {"kept": "kept, 95 % sure", "broken": "broken, 95 % sure"}
-    decision = sure.get(limit["decision"], f"{'kept' if kept else 'broken'} as observed, undecided at 95 %")
-    if limit["method"] == "observed only":
-        decision = f"{'kept' if kept else 'broken'}, observed only"
-    unit = METRICS.get(limit["name"].rpartition("_")[0], ("", "requests"))[1]
-    over = "not good" if limit["name"] == "attainment" else "over"
-    return LimitRow(
-        name=limit_name(limit["name"]),
-        value=limit_value(limit),
-        limit=limit_threshold(limit),
-        margin=text.signed_share(limit["margin"]),
-        kept=kept,
-        decision=decision,
-        counts=f"{limit['violations']:,} of {limit['n']:,} {unit} {over}; {text.share(limit['allowed'])} allowed",
-    )
 
 
 def _relaxed(each: Mapping[str, Any]) -> str:
