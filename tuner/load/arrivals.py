@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InputError
+from tuner.records import Phase
 from tuner.slo import Arrivals
 
 FloatArray = NDArray[np.float64]
@@ -19,7 +20,7 @@ IntArray = NDArray[np.int64]
 
 WARMUP, MEASURED, DRAIN = 0, 1, 2
 #: Index = code in `phase` arrays, value = `records.Phase`.
-PHASES = ("warmup", "measured", "drain")
+PHASES: tuple[Phase, ...] = ("warmup", "measured", "drain")
 
 #: What a random stream is for; streams of different purposes are independent.
 GAPS, ROTATION, JITTER, TOKENS, ORDER = range(5)
