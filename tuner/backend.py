@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 from tuner.deployment import Launcher
-from tuner.model import ModelFacts
 from tuner.slo import Objective
 
 
@@ -15,18 +14,15 @@ def resolve(wanted: str) -> str:
     return "ray" if shutil.which("nvidia-smi") is not None else "simulated"
 
 
-def launcher_for(
-    backend: str, objective: Objective, *, facts: ModelFacts | None, ray: str | None, state: Path
-) -> Launcher:
+def launcher_for(backend: str, objective: Objective, *, ray: str | None, registry: Path) -> Launcher:
     """
     The launcher of a backend.
 
     Args:
         backend: "simulated", "local" or "ray".
         objective: The objective file.
-        facts: Of the model; the simulator needs them.
         ray: Address of a running cluster; None = a local one of our own.
-        state: Directory where started processes are registered, so that a later start can clean up after a crash.
+        registry: Directory in which running processes are written down; what an earlier tuner left there is ended.
 
     Raises:
         InputError: The simulator does not know the model or the device.
@@ -40,10 +36,10 @@ def launcher_for(
         case "local":
             from tuner.deployment.local import LocalLauncher
 
-            return LocalLauncher(objective, state=state)
+            return LocalLauncher(objective, registry=registry)
         case "ray":
             from tuner.deployment.ray import RayLauncher
 
-            return RayLauncher(objective, address=ray, state=state)
+            return RayLauncher(objective, address=ray, registry=registry)
         case _:
             raise ValueError(backend)

@@ -168,7 +168,7 @@ def measure(
     with _progress() as listen:
         result = run(
             slo,
-            endpoint=endpoint,
+            url=endpoint,
             configuration=configuration,
             backend=backend.value if backend else None,
             out=out,

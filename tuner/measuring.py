@@ -66,7 +66,9 @@ def measure(
             knobs = _read(configuration)
             for violation in feasibility.violations(knobs, objective, facts):
                 raise InputError(f"{configuration}: {violation.rule}: {violation.message}")
-            launcher = launcher_for(resolve(backend or objective.backend), objective, ray=None, state=out)
+            launcher = launcher_for(
+                resolve(backend or objective.backend), objective, ray=None, registry=out / "processes"
+            )
             stack.callback(launcher.close)
             refused = launcher.check(knobs)
             if refused is not None:

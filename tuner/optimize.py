@@ -114,9 +114,7 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     with ExitStack() as stack:
         stack.enter_context(ledger.lock())
         tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
-        launcher = launcher_for(
-            inputs.backend, inputs.objective, facts=inputs.facts, ray=request.ray, state=ledger.path
-        )
+        launcher = launcher_for(inputs.backend, inputs.objective, ray=request.ray, registry=ledger.path / "processes")
         stack.callback(launcher.close)
         space = inputs.space
         proposals = Proposals(

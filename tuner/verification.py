@@ -6,7 +6,6 @@ deployment anew and walks down a ladder of loads until one is kept; the rung tha
 the pooled requests of all of them.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +18,12 @@ from tuner.errors import ConfigurationFailed, InfrastructureFailed
 from tuner.events import LevelEnded, LevelStarted, Listener, Note, TrialStarted
 from tuner.level import Keep, closed_loop, measure, plan, unit
 from tuner.load.plan import LevelData
-from tuner.objective import Score, score
+from tuner.objective import Score, Window, score_windows
 from tuner.outcome import Level, Outcome
-from tuner.records import Record
 from tuner.result import Rung, Verified
 from tuner.slo import Objective, Slo
 from tuner.stats import requests_for_pass
+from tuner.verdict import missing_requests
 
 #: Loads of the ladder, as shares of the capacity that the search found.
 LADDER = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
@@ -141,9 +140,22 @@ class Verification:
             self.listen(LevelEnded(candidate.outcome.trial, level, unit(self.objective)))
             candidate.measured.setdefault(candidate.at, []).append((level, data))
             yield level
-            if level.kept or candidate.at + 1 >= len(candidate.rungs):
+            if candidate.at + 1 >= len(candidate.rungs) or (level.kept and not self._hopeless(level)):
                 return
             candidate.at += 1
+
+    def _hopeless(self, level: Level) -> bool:
+        """Kept, but too near to a limit for all sessions together to show it, although fewer violations could."""
+        if level.score is None:
+            return False
+        planned = self.objective.search.verify.repeats * level.score.n
+        divide = self.objective.search.divide_counts
+        for limit in level.score.limits:
+            if limit.decision == "undecided" and limit.n and 0 < limit.allowed < 1:
+                now = requests_needed(limit.violations / limit.n, limit.allowed, limit.design_effect)
+                if now > planned >= requests_needed(0, limit.allowed, divide):
+                    return True
+        return False
 
 
 def paired(verified: Verified, baseline: Verified) -> list[tuple[float, float]]:
@@ -195,29 +207,9 @@ def _pooled(candidate: _Candidate, rung: int, objective: Objective) -> Score | N
 
 
 def pooled_score(levels: Sequence[LevelData], objective: Objective) -> Score:
-    """One score over several windows of the same load, as if they had followed each other."""
-    records: list[Record] = []
-    begun = levels[0].window_start_s
-    at = begun
-    for number, data in enumerate(levels):
-        shift = at - data.window_start_s
-        records.extend(_shifted(record, shift, f"{number}.") for record in data.records if record.phase == "measured")
-        at += data.window_s
-    return score(
-        records, objective.slo, window_start_s=begun, window_s=at - begun, divide=objective.search.divide_counts
-    )
-
-
-def _shifted(record: Record, by_s: float, prefix: str) -> Record:
-    return dataclasses.replace(
-        record,
-        id=prefix + record.id,
-        scheduled_s=record.scheduled_s + by_s,
-        sent_s=None if record.sent_s is None else record.sent_s + by_s,
-        first_token_s=None if record.first_token_s is None else record.first_token_s + by_s,
-        last_token_s=None if record.last_token_s is None else record.last_token_s + by_s,
-        chunks=tuple((t + by_s, n) for t, n in record.chunks),
-    )
+    """One score over several windows of the same load."""
+    windows = [Window(data.records, data.window_start_s, data.window_s) for data in levels]
+    return score_windows(windows, objective.slo, divide=objective.search.divide_counts)
 
 
 def _verified(candidate: _Candidate, objective: Objective) -> Verified:
@@ -287,10 +279,10 @@ def _needed(slo: Slo, divide: float) -> int:
 
 def requests_needed(rate: float, allowed: float, divide: float) -> int:
     """
-    Requests that verify a limit at 95 %, if violations go on at `rate`; counts are divided by `divide` as the verdict does.
+    Requests that verify a limit at 95 % if violations go on at `rate`; the verdict divides counts by `divide`.
 
     Args:
-        rate: Share of violating units, below `allowed`.
+        rate: Share of violating units; at or above `allowed` no number is enough, and a very large one is returned.
         allowed: Share that the limit allows.
         divide: D of the verdict.
     """
@@ -301,14 +293,7 @@ def requests_needed(rate: float, allowed: float, divide: float) -> int:
 
 
 def _missing(pooled: Score | None, objective: Objective) -> int:
-    """Requests that the claim would still need at the rate of violations seen; 0 where more cannot help."""
+    """Requests that the claim would still need if no further one violated; 0 where more cannot help."""
     if pooled is None:
         return _needed(objective.slo, objective.search.divide_counts)
-    lacking = 0
-    for limit in pooled.limits:
-        if limit.decision == "undecided" and limit.n and 0 < limit.allowed < 1:
-            rate = limit.violations / limit.n
-            if rate < limit.allowed:
-                needed = requests_needed(rate, limit.allowed, limit.design_effect)
-                lacking = max(lacking, needed - (min(limit.n, pooled.n)))
-    return lacking
+    return max((missing_requests(limit, pooled.n) or 0 for limit in pooled.limits), default=0)
