@@ -148,3 +148,10 @@ def test_shipped_spaces_are_finite_and_sourced(path):
     space = space_file.load(path)
     assert space.size() == sum(1 for _ in space.points())
     assert all(len(knob.source) > 20 for knob in space.knobs)
+
+
+def test_the_documented_example_is_a_space(tmp_path):
+    """What docs/search-space.md shows can be loaded as it stands."""
+    page = (Path(__file__).parents[1] / "docs" / "search-space.md").read_text()
+    space = _load(tmp_path, page.split("```yaml\n")[1].split("```")[0])
+    assert space.first[0]["dtype"] == "bfloat16"
