@@ -1,17 +1,19 @@
 """Static rules, and what is measured first."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.objectives import H100, SLOTS, objective
 
-from tuner import engine_defaults, feasibility, model
+from tuner import engine_defaults, feasibility, model, objective_file, space_file
 from tuner.configuration import Configuration
 from tuner.errors import InputError
 from tuner.slo import Engine, Trace, Workload
 from tuner.space import Knob, Space
 from tuner.static_rules import CHECKS, RULES
 
+OBJECTIVES = sorted((Path(__file__).parents[1] / "objectives").glob("*.yaml"))
 QWEN8 = model.facts("Qwen/Qwen3-8B")
 LLAMA70 = model.facts("meta-llama/Llama-3.1-70B")
 L4 = replace(H100, name="l4", device="L4")
@@ -207,3 +209,17 @@ def test_batch_defaults_of_a_cpu_grow_with_the_slots():
 def test_counts_are_read_as_the_engine_reads_them(value, count):
     """Suffixes are decimal in lower case and binary in upper case; auto is the engine's business."""
     assert engine_defaults.token_count(value) == count
+
+
+@pytest.mark.parametrize("path", [each for each in OBJECTIVES if "cpu" not in each.stem], ids=lambda path: path.stem)
+def test_shipped_objectives_have_a_baseline_and_room_to_search(path):
+    """With its own space each leaves points to start, and its baseline breaks no rule."""
+    goal = objective_file.load(path)
+    space, facts = space_file.load(goal.search.space), model.facts(goal.model)
+    assert facts is not None
+    assert feasibility.workload_problem(goal, facts) is None
+    assert feasibility.space_problem(space, goal) is None
+    baseline = feasibility.baseline(goal, facts)
+    assert baseline.units <= goal.cluster.max_gpus
+    assert feasibility.violations(baseline, goal, facts) == []
+    assert any(not feasibility.violations(Configuration(point), goal, facts) for point in space.points())
