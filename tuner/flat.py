@@ -36,7 +36,7 @@ def figures(outcome: Outcome, *, closed: bool = False) -> dict[str, float | None
         "unit_hours": outcome.unit_hours,
         "ready_s": outcome.ready_s,
         "levels": float(len(outcome.levels)),
-        "requests": float(sum(level.requests for level in outcome.levels)),
+        "requests_sent": float(sum(level.requests for level in outcome.levels)),
     }
     level = outcome.best
     score = None if level is None else level.score
@@ -49,8 +49,8 @@ def figures(outcome: Outcome, *, closed: bool = False) -> dict[str, float | None
             "offered_rps": score.offered_rps,
             "goodput_rps": score.goodput_rps,
             "attainment": score.attainment,
-            "n": float(score.n),
-            "good": float(score.good),
+            "requests_measured": float(score.n),
+            "requests_good": float(score.good),
             "output_tokens_per_s": score.output_tokens_per_s,
             "stall_share": score.stall_share,
             COST: None if per_hour is None else per_1k_good_requests(per_hour, score.goodput_rps),

@@ -32,6 +32,10 @@ SHORT = {
     "enable_prefix_caching": "prefix",
     "kv_store": "store",
 }
+#: Written first: the compare page plots the first metric that its runs share.
+FIRST = (flat.COST, "goodput_rps", "attainment")
+#: Percentiles that are no metrics of a run unless they are limited: thirty rows hide the six that matter.
+_LEFT_OUT = ("_p90_ms", "_p95_ms", "_mean_ms")
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,11 @@ def card(outcome: Outcome, *, currency: str, source: str, closed: bool) -> RunCa
         source: `live` or `simulated`.
         closed: Loads are concurrent requests rather than requests/s.
     """
-    figures = {key(name): value for name, value in flat.figures(outcome, closed=closed).items()}
+    known = flat.figures(outcome, closed=closed)
+    ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
+    limited = {f"{name}_ms" for name in outcome.margins}
+    ordered = [name for name in ordered if name in limited or not name.endswith(_LEFT_OUT)]
+    figures = {key(name): known[name] for name in ordered}
     finite = {name: float(v) for name, v in figures.items() if v is not None and math.isfinite(v)}
     unknown = sorted(name for name in figures if name not in finite)
     tags = {
@@ -164,7 +172,11 @@ def card(outcome: Outcome, *, currency: str, source: str, closed: bool) -> RunCa
 
 
 def by_level(levels: tuple[Level, ...]) -> dict[str, dict[int, float]]:
-    """Curves over the levels of a trial, for a chart each: offered load, attainment, goodput and the tails."""
+    """
+    Curves over the levels of a trial, for a chart each: offered load, attainment, goodput and the tails.
+
+    Their names sort behind the figures of the trial itself, because pages that compare runs sort by name.
+    """
     found: dict[str, dict[int, float]] = {}
     for level in levels:
         values: dict[str, float | None] = {"offered": level.offered}
@@ -174,7 +186,7 @@ def by_level(levels: tuple[Level, ...]) -> dict[str, dict[int, float]]:
             values |= {name: tails.get(name) for name in ("ttft_p99_ms", "itl_p99_ms", "chunk_gap_max_p99_ms")}
         for name, value in values.items():
             if value is not None and math.isfinite(value):
-                found.setdefault(f"by_level_{name}", {})[level.number] = value
+                found.setdefault(f"vs_level_{name}", {})[level.number] = value
     return found
 
 

@@ -3,7 +3,7 @@
 import re
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import psutil
 
@@ -88,7 +88,8 @@ def ui_command(uri: str, port: int) -> list[str]:
 def explain(error: BaseException, uri: str) -> str:
     """One line: where, what happened and what to change. Passwords are masked."""
     said = " ".join(str(error).split())
-    for secret in {urlsplit(uri).password or ""} - {""}:
+    password = urlsplit(uri).password
+    for secret in (password, unquote(password)) if password else ():
         said = said.replace(secret, "***")
     remedy = "the ledger has everything; repeat with `tuner sync` once it works"
     if "403" in said or "nvalid Host" in said or "DNS rebinding" in said:
