@@ -2,7 +2,7 @@
 
 import json
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from tuner import feasibility, model, objective_file, objective_text, recordfile, result, trial
@@ -10,12 +10,15 @@ from tuner.backend import launcher_for, resolve
 from tuner.configuration import Configuration
 from tuner.deployment import Deployment
 from tuner.deployment.external import External, endpoint
+from tuner.described import describe
 from tuner.errors import InfrastructureFailed, InputError
 from tuner.events import Listener
 from tuner.load.plan import LevelData
 from tuner.outcome import Level, Outcome
 from tuner.runfiles import replace_bytes, write_json
 from tuner.slo import Objective
+from tuner.space import Space
+from tuner.standing import stand
 
 MEASUREMENT = "measurement.json"
 RECORDS = "records.jsonl.zst"
@@ -97,7 +100,7 @@ def measure(
 def _measurement(
     objective: Objective, outcome: Outcome, *, source: str, seed: int, url: str | None
 ) -> dict[str, object]:
-    described = result.describe(objective, result.standing(objective, outcome, None))
+    described = describe(objective, stand(objective, outcome, None))
     if url is not None:
         described |= {"cost_per_hour": None, "cost_per_1k_good_requests": None, "cost_per_1m_good_output_tokens": None}
         described |= {"gpus": None, "configuration": None}
@@ -145,4 +148,4 @@ def _read(path: Path) -> Configuration:
         raise InputError(
             f'{path}:1:1: got {type(knobs).__name__}: write one object of knobs, such as {{"max_num_seqs": 64}}'
         )
-    return replace(feasibility.configuration(knobs, what=str(path)))
+    return Space("", ()).validate(knobs, what=str(path))

@@ -158,7 +158,7 @@ class Proposals:
         for frozen in self._study.get_trials(deepcopy=False):
             if frozen.state.is_finished():
                 continue
-            trial = frozen.user_attrs.get(_TRIAL)
+            trial = int(frozen.user_attrs.get(_TRIAL, -1))
             if trial in finished:
                 self.tell(frozen.number, finished[trial])
             elif trial in waiting:

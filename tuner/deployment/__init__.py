@@ -75,6 +75,13 @@ class Launcher(Protocol):
     def check(self, configuration: Configuration) -> str | None:
         """Why this configuration can never be placed on the cluster as it is now, or None."""
 
+    def interrupt(self) -> None:
+        """
+        End whatever runs, from any thread: waiting deployments and levels raise `Interrupted` within seconds.
+
+        Nothing can be deployed afterwards.
+        """
+
     def close(self) -> None:
         """Let go of the cluster. Idempotent."""
 
