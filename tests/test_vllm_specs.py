@@ -184,9 +184,11 @@ def test_every_engine_sees_its_own_units_only():
 
 def test_secrets_stay_names_until_launch():
     """SEC-01: the value is in none of spec, command and commands.json; only the launch environment has it."""
-    (spec,) = _specs({}, engine=Engine(env={"HF_TOKEN": "$MY_TOKEN", "A_PASSWORD": "written down"}))
+    env = {"HF_TOKEN": "$MY_TOKEN", "A_PASSWORD": "written down", "VLLM_MAX_TOKENS_PER_EXPERT": "163840"}
+    (spec,) = _specs({}, engine=Engine(env=env))
     command = resolve(spec, _addresses([spec]))
-    assert masked(command)["env"] | {"HF_TOKEN": "$MY_TOKEN", "A_PASSWORD": "***"} == masked(command)["env"]
+    shown = {"HF_TOKEN": "$MY_TOKEN", "A_PASSWORD": "***", "VLLM_MAX_TOKENS_PER_EXPERT": "163840"}
+    assert masked(command)["env"] | shown == masked(command)["env"]
     assert environment(command, {"MY_TOKEN": "hf_canary1"})["HF_TOKEN"] == "hf_canary1"
     assert "hf_canary1" not in repr((spec, command, masked(command)))
     with pytest.raises(InputError, match="export MY_TOKEN"):

@@ -23,7 +23,7 @@ ProcessRole = Literal["engine", "prefill", "decode", "router", "store"]
 START_ORDER: Mapping[ProcessRole, int] = {"store": 0, "engine": 1, "prefill": 1, "decode": 1, "router": 2}
 
 _TEMPLATE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<kind>[a-z]+)(?::(?P<argument>[^}]*))?\})")
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|AUTH)(_|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
