@@ -1,0 +1,345 @@
+"""
+Deployments on the nodes of a Ray cluster: a placement group for each, an actor for each process and for the load
+client.
+
+Nothing is retried by Ray, no environment and no file is shipped, and a cluster of our own listens on this machine alone.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # would ship the working directory with whatever lies in it
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from tuner.configuration import Configuration
+from tuner.deployment import vllm
+from tuner.deployment.launch import Failure, Launch
+from tuner.deployment.local import Unit, Units, visible_gpus
+from tuner.deployment.ray_actors import ClientActor, Failed, InstanceActor, reap_node
+from tuner.deployment.ray_shapes import SLOT, alive, bundles, misfit
+from tuner.deployment.spec import Address, Command, ProcessSpec
+from tuner.errors import InfrastructureFailed
+from tuner.load.endpoint import Endpoint
+from tuner.load.plan import LevelData, LevelPlan
+from tuner.slo import Objective
+
+_PENDING_LIMIT_S = 120.0
+_CALL_LIMIT_S = 60.0
+_STOP_LIMIT_S = 45.0
+_OBJECT_STORE_BYTES = 256 << 20
+#: How many calls one actor answers at once: waiting, looking, asking and stopping.
+_CALLS = 8
+
+
+def _get(reference: Any, limit_s: float | None = _CALL_LIMIT_S) -> Any:
+    """The value of a remote call; a failure that came as a value is raised, a lost node too."""
+    try:
+        value = ray.get(reference, timeout=limit_s)
+    except ray.exceptions.GetTimeoutError:
+        raise InfrastructureFailed("node_lost", f"no answer from a node within {limit_s:g} s") from None
+    except (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InfrastructureFailed("node_lost", f"{type(error).__name__}: {first}") from None
+    if isinstance(value, Failed):
+        raise value.exception()
+    return value
+
+
+class RayHandle:
+    """One process on some node. Fulfils `launch.Handle`."""
+
+    def __init__(self, actor: Any, address: Address, log: Path) -> None:
+        self._actor = actor
+        self.address = address
+        self._log = log
+        self._offset = 0
+        self._lock = threading.Lock()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(b"")
+
+    def start(self, command: Command, env: Mapping[str, str], secrets: tuple[str, ...]) -> None:
+        """See `Instance.start`."""
+        _get(self._actor.start.remote(command, dict(env), secrets))
+
+    def wait_ready(self, model: str, timeout_s: float, cancelled: threading.Event | None = None) -> float:
+        """See `Instance.wait_ready`."""
+        reference = self._actor.wait_ready.remote(model, timeout_s)
+        until = time.monotonic() + timeout_s + _CALL_LIMIT_S
+        while time.monotonic() < until:
+            done, _ = ray.wait([reference], timeout=0.5)
+            if done:
+                return float(_get(reference))
+            self._pull()
+            if cancelled is not None and cancelled.is_set():
+                self._actor.cancel.remote()
+        raise InfrastructureFailed("node_lost", "a node does not answer")
+
+    def ended(self) -> Failure | None:
+        """See `Instance.ended`; a lost node is a death too."""
+        try:
+            failed, data = _get(self._actor.look.remote(self._offset))
+        except InfrastructureFailed as error:
+            return error
+        with self._lock:
+            self._write(data)
+        if failed is None:
+            return None
+        self._pull()
+        failure: Failure = failed.exception()
+        return failure
+
+    def request(self, method: str, path: str, timeout_s: float = 10.0) -> tuple[int, bytes]:
+        """See `Instance.request`."""
+        status, body = _get(self._actor.request.remote(method, path, timeout_s), timeout_s + 30)
+        return int(status), bytes(body)
+
+    def pids(self) -> list[int]:
+        """Pids of server and guardian on their node."""
+        return list(_get(self._actor.pids.remote()))
+
+    def stop(self) -> list[int]:
+        """End the process, fetch the rest of its log, end the actor. A node that is lost has its guardian."""
+        try:
+            left = list(_get(self._actor.stop.remote(), _STOP_LIMIT_S))
+            self._pull()
+        except InfrastructureFailed:
+            left = []
+        ray.kill(self._actor, no_restart=True)
+        return left
+
+    def _pull(self) -> None:
+        with self._lock:
+            while True:
+                try:
+                    data = _get(self._actor.read_log.remote(self._offset))
+                except InfrastructureFailed:
+                    return
+                if not data:
+                    return
+                self._write(data, at=self._offset)
+
+    def _write(self, data: bytes, at: int | None = None) -> None:
+        """Append what was read; a piece that another thread has already written is dropped."""
+        if not data or (at is not None and at != self._offset):
+            return
+        with self._log.open("ab") as file:
+            file.write(data)
+        self._offset += len(data)
+
+
+class RayHost:
+    """The processes of one deployment in one placement group. Fulfils `launch.Host`."""
+
+    def __init__(
+        self, specs: Sequence[ProcessSpec], objective: Objective, study: str, logs: Path, cores: "Cores"
+    ) -> None:
+        self._specs = list(specs)
+        self._loopback = objective.cluster.bind == "loopback"
+        self._study = study
+        self._logs = logs
+        self._cores = cores
+        self._actors: list[Any] = []
+        self._held: list[tuple[str, dict[str, list[Unit]]]] = []
+        self._placement: dict[str, dict[str, object]] = {}
+        needs = bundles(specs, objective.cluster.pools)
+        self._group = placement_group(needs, strategy="STRICT_PACK" if self._loopback else "PACK")
+        try:
+            if not self._group.wait(_PENDING_LIMIT_S):
+                raise InfrastructureFailed(
+                    "node_lost", f"no node had room within {_PENDING_LIMIT_S:g} s for {needs[:-1]}: others hold it"
+                )
+            self._client = self._actor(ClientActor, len(needs) - 1, {}, 2).remote()
+            self._actors.append(self._client)
+        except BaseException:
+            remove_placement_group(self._group)
+            raise
+
+    def place(self, spec: ProcessSpec) -> RayHandle:
+        """An actor on the node of its bundle, with GPUs from Ray or cores from the node's slots."""
+        index = [each.name for each in self._specs].index(spec.name)
+        bundle = self._group.bundle_specs[index]
+        actor = self._actor(InstanceActor, index, bundle, _CALLS).remote(spec, self._study, loopback=self._loopback)
+        self._actors.append(actor)
+        node, ip, node_cores, gpus = _get(actor.node.remote())
+        cores: tuple[int, ...] = ()
+        if spec.units and spec.cores:
+            held = self._cores.take(node, node_cores, spec.cores, spec.units)
+            self._held.append((node, held))
+            cores = tuple(core for units in held.values() for unit in units for core in unit.cores)
+        address = _get(actor.place.remote(gpus, cores))
+        self._placement[spec.name] = {"node": ip, "gpus": list(gpus), "cores": list(cores)}
+        return RayHandle(actor, address, self._logs / f"{spec.name}.log")
+
+    def drive(self, endpoint: Endpoint, plan: LevelPlan, should_stop: Callable[[], str]) -> LevelData:
+        """Run the load client in its actor."""
+        reference = self._client.drive.remote(endpoint, plan)
+        told = False
+        while not ray.wait([reference], timeout=0.2)[0]:
+            reason = "" if told else should_stop()
+            if reason:
+                self._client.stop.remote(reason)
+                told = True
+        data: LevelData = _get(reference)
+        return data
+
+    def facts(self) -> Mapping[str, object]:
+        """Node, GPUs and cores of each process."""
+        return {"placement": dict(self._placement), "ray_version": ray.__version__}
+
+    def close(self) -> None:
+        """End the actors, give cores and bundles back."""
+        for actor in self._actors:
+            ray.kill(actor, no_restart=True)
+        self._actors.clear()
+        for node, held in self._held:
+            self._cores.give_back(node, held)
+        self._held.clear()
+        remove_placement_group(self._group)
+
+    def _actor(self, kind: type[Any], index: int, bundle: Mapping[str, float], calls: int) -> Any:
+        rest = {name: amount for name, amount in bundle.items() if name not in {"CPU", "GPU"}}
+        return ray.remote(kind).options(
+            num_cpus=0,
+            num_gpus=bundle.get("GPU", 0),
+            resources=rest or None,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=calls,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index),
+        )
+
+
+class Cores:
+    """Which cores of which node are free, for CPU slots: Ray counts slots and knows no cores."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Units] = {}
+        self._lock = threading.Lock()
+
+    def take(self, node: str, cores: tuple[int, ...], each: int, count: int) -> dict[str, list[Unit]]:
+        """Cores for `count` slots of `each` cores on a node that has `cores`."""
+        with self._lock:
+            if node not in self._nodes:
+                slots = [Unit(cores=tuple(cores[at : at + each])) for at in range(0, len(cores) - each + 1, each)]
+                self._nodes[node] = Units({SLOT: slots})
+        return self._nodes[node].take({SLOT: count}, _PENDING_LIMIT_S)
+
+    def give_back(self, node: str, held: Mapping[str, list[Unit]]) -> None:
+        """Make them free."""
+        self._nodes[node].give_back(held)
+
+
+class RayLauncher:
+    """
+    Makes deployments on a Ray cluster.
+
+    Args:
+        objective: Cluster, engine and workload.
+        address: Of a running cluster, such as `10.0.0.1:6379` or `auto`; None starts one on this machine alone.
+        study: Names the study; what an earlier tuner of the same study left on any node is ended first.
+
+    Raises:
+        InfrastructureFailed: `node_lost`, the cluster cannot be reached, or its versions differ from ours.
+    """
+
+    source = "live"
+
+    def __init__(self, objective: Objective, address: str | None = None, *, study: str = "") -> None:
+        self._objective = objective
+        self._study = study or f"process-{os.getpid()}"
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            _connect(objective, address)
+        self._cores = Cores()
+        self.reaped = self._reap()
+
+    @property
+    def parallel(self) -> int:
+        """How many deployments of the largest allowed size fit at once; at least 1."""
+        units = sum(node.get("GPU", 0.0) + node.get(SLOT, 0.0) for node in alive(ray.nodes()))
+        return max(1, int(units) // max(1, self._objective.cluster.max_gpus))
+
+    def deployment(self, configuration: Configuration, logs: Path) -> Launch:
+        """A deployment whose logs are streamed to `logs`; nothing is started yet."""
+        specs = vllm.specs(configuration, self._objective)
+        refusal = self.check(configuration)
+
+        def open_host() -> RayHost:
+            if refusal is not None:
+                raise InfrastructureFailed("node_lost", f"never schedulable: {refusal}")
+            return RayHost(sorted(specs, key=lambda spec: spec.order), self._objective, self._study, logs, self._cores)
+
+        return Launch(specs, self._objective, open_host)
+
+    def check(self, configuration: Configuration) -> str | None:
+        """Why the cluster, with the nodes that live now, can never hold the configuration; or None."""
+        needs = bundles(vllm.specs(configuration, self._objective), self._objective.cluster.pools)
+        return misfit(needs, alive(ray.nodes()), one_node=self._objective.cluster.bind == "loopback")
+
+    def close(self) -> None:
+        """Let go of the cluster; one that we started ends. Idempotent."""
+        if self._ours and ray.is_initialized():
+            ray.shutdown()
+
+    def _reap(self) -> list[int]:
+        task = ray.remote(reap_node)
+        references = [
+            task.options(
+                num_cpus=0,
+                max_retries=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            ).remote(self._study)
+            for node in ray.nodes()
+            if node.get("Alive")
+        ]
+        return [pid for reference in references for pid in _get(reference)]
+
+
+def _connect(objective: Objective, address: str | None) -> None:
+    """To the cluster at `address`, or to a new one of this machine with as many units as the pools and it have."""
+    common: dict[str, Any] = {
+        "namespace": "slo-tuner",
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "runtime_env": {},
+    }
+    try:
+        if address is not None:
+            _preflight(address)
+            ray.init(address=address, **common)
+            return
+        cores = len(os.sched_getaffinity(0))
+        slots = sum(min(pool.units, cores // pool.cores) for pool in objective.cluster.pools if pool.unit == "cpu")
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            num_cpus=cores,
+            num_gpus=len(visible_gpus(os.environ)),
+            resources={SLOT: float(slots)} if slots else None,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            **common,
+        )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InfrastructureFailed("node_lost", f"no Ray cluster at {address or 'this machine'}: {first}") from error
+
+
+def _preflight(address: str) -> None:
+    """A quick answer whether anybody listens there: Ray itself keeps trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        with socket.create_connection((host, int(port)), timeout=10):
+            return
