@@ -14,6 +14,7 @@ from tuner.described import describe
 from tuner.errors import InfrastructureFailed, InputError
 from tuner.events import Listener
 from tuner.load.plan import LevelData
+from tuner.optimize import longest_request
 from tuner.outcome import Level, Outcome
 from tuner.runfiles import replace_bytes, write_json
 from tuner.slo import Objective
@@ -67,7 +68,7 @@ def measure(
         else:
             assert configuration is not None  # noqa: S101  (checked above)
             knobs = _read(configuration)
-            for violation in feasibility.violations(knobs, objective, facts):
+            for violation in feasibility.violations(knobs, objective, facts, longest=longest_request(objective)):
                 raise InputError(f"{configuration}: {violation.rule}: {violation.message}")
             launcher = launcher_for(
                 resolve(backend or objective.backend), objective, ray=None, registry=out / "processes"

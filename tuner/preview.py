@@ -9,7 +9,8 @@ from tuner import cost, feasibility, objective_text, objective_warnings
 from tuner.configuration import Configuration
 from tuner.level import fewest_requests
 from tuner.optimize import Inputs, Request, read
-from tuner.units import format_time
+from tuner.report.text import duration
+from tuner.slo import Objective
 from tuner.verification import planned_requests
 
 #: Points looked at one by one; of a larger or continuous space a sample of this size.
@@ -50,7 +51,7 @@ def preview(request: Request) -> Preview:
     examples: dict[str, str] = {}
     left: list[int] = []
     for point in points:
-        violations = feasibility.violations(point, objective, inputs.facts)
+        violations = feasibility.violations(point, objective, inputs.facts, longest=inputs.longest)
         if violations:
             excluded[violations[0].rule] += 1
             examples.setdefault(violations[0].rule, violations[0].message)
@@ -106,6 +107,11 @@ def _estimate(inputs: Inputs, trials: int | None, left: list[int], baseline: Con
     return searched + verify_s, (searched * units + verify_s * max(units, baseline.units)) / 3600
 
 
+def _levels(objective: Objective) -> int:
+    """Levels of one trial that the estimate assumes."""
+    return 1 if objective.workload.load.kind != "find_capacity" else min(LEVELS_PER_TRIAL, objective.search.max_levels)
+
+
 def as_json(found: Preview) -> dict[str, object]:
     """For `--json`."""
     return {
@@ -120,7 +126,7 @@ def as_json(found: Preview) -> dict[str, object]:
             "seconds": found.seconds,
             "gpu_hours": found.unit_hours,
             "currency": found.currency,
-            "assumes": {"levels_per_trial": LEVELS_PER_TRIAL, "start_s": START_S},
+            "assumes": {"levels_per_trial": _levels(found.inputs.objective), "start_s": START_S},
         },
         "model_facts": found.inputs.facts is not None,
         "warnings": list(found.warnings),
@@ -144,8 +150,8 @@ def text(found: Preview) -> str:
     trials = "no limit on trials" if found.trials is None else f"{found.trials} trials"
     what = "virtual" if found.inputs.backend == "simulated" else "at least"
     lines.append(
-        f"estimate   {trials}: {what} {format_time(round(found.seconds))}, {found.unit_hours:.2f} GPU-hours, "
-        f"{found.currency:.2f} {objective.prices.currency} (at {LEVELS_PER_TRIAL} levels a trial"
+        f"estimate   {trials}: {what} {duration(found.seconds)}, {found.unit_hours:.2f} GPU-hours, "
+        f"{found.currency:.2f} {objective.prices.currency} (at {_levels(objective)} levels a trial"
         + ("" if found.inputs.backend == "simulated" else f", {START_S:g} s to start")
         + ")"
     )

@@ -49,6 +49,7 @@ class Study:
         objective: The objective file, resolved; its budget is the study's.
         space: The search space.
         facts: Of the model, for the static rules; None = unknown, and the rules that need them are skipped.
+        longest: Tokens of the longest request, input and output; None = unknown.
         launcher: Where to deploy; the study interrupts it and never closes it.
         ledger: Locked by the caller.
         proposals: Optuna's side.
@@ -61,6 +62,7 @@ class Study:
     objective: Objective
     space: Space
     facts: ModelFacts | None
+    longest: int | None
     launcher: Launcher
     ledger: Ledger
     proposals: Proposals
@@ -213,7 +215,7 @@ class Study:
         """A static rule, or the cluster as it is, rejects it; listed once in the ledger."""
         if configuration.key in self._rejected:
             return True
-        broken = feasibility.violations(configuration, self.objective, self.facts)
+        broken = feasibility.violations(configuration, self.objective, self.facts, longest=self.longest)
         reason = (broken[0].rule, broken[0].message) if broken else None
         if reason is None and (unplaceable := self.launcher.check(configuration)) is not None:
             reason = ("unplaceable", unplaceable)

@@ -63,6 +63,7 @@ class Bench:
                 objective=self.objective,
                 space=self.space,
                 facts=None,
+                longest=None,
                 launcher=self.launcher,
                 ledger=ledger,
                 proposals=Proposals(
