@@ -85,12 +85,13 @@ def doctor(
     slo: Annotated[Path | None, typer.Option("--slo", help="Look at what this objective file needs.")] = None,
     mlflow: Mlflow = None,
     runs: Runs = RUNS,
+    ray: Annotated[str | None, typer.Option("--ray", help="Address of a Ray cluster.", metavar="ADDRESS")] = None,
     as_json: Json = False,
 ) -> None:
     """Tell what works on this machine, what does not, and what to install."""
     from tuner import doctor as examination
 
-    found = examination.examine(slo=slo, mlflow=mlflow, runs=runs)
+    found = examination.examine(slo=slo, mlflow=mlflow, runs=runs, ray=ray)
     typer.echo(_dump(examination.as_json(found)) if as_json else examination.text(found))
     if not examination.ready(found):
         raise typer.Exit(FAILED)
