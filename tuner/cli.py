@@ -219,11 +219,19 @@ def calibrate(study: StudyName, *, runs: Runs = RUNS, as_json: Json = False) -> 
 @app.command()
 def sync(study: StudyName, *, runs: Runs = RUNS, mlflow: Mlflow = None, as_json: Json = False) -> None:
     """Bring MLflow up to date with a study's ledger."""
-    from tuner import tracking
+    from dataclasses import asdict
+
+    from tuner import tracking, tracking_uri
     from tuner.ledger import Ledger
 
-    found = tracking.sync(Ledger.find(runs, study), runs, mlflow)
-    typer.echo(_dump(found) if as_json else tracking.text(found))
+    uri = tracking_uri.resolve(mlflow, runs)
+    if uri is None:
+        raise InputError(f"--mlflow: got {mlflow!r}: name a store, or leave it out")
+    found = asdict(tracking.Mirror(uri).sync(Ledger.find(runs, study)))
+    if as_json:
+        typer.echo(_dump(found))
+    else:
+        typer.echo("\n".join(f"{name:<11} {value}" for name, value in found.items() if value != []))
 
 
 @app.command()
@@ -235,12 +243,15 @@ def ui(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="On 127.0.0.1.")] = 5000,
 ) -> None:
     """Open the MLflow UI on the runs of all studies."""
-    from tuner import tracking
+    from tuner import tracking_uri
     from tuner.ledger import Ledger
 
     if study is not None:
         typer.echo(f"study {Ledger.find(runs, study).name}", err=True)
-    command = tracking.ui_command(runs, mlflow, port)
+    uri = tracking_uri.resolve(mlflow, runs)
+    if uri is None:
+        raise InputError(f"--mlflow: got {mlflow!r}: name a store, or leave it out")
+    command = tracking_uri.ui_command(uri, port)
     typer.echo(f"http://127.0.0.1:{port}", err=True)
     os.execvp(command[0], command)  # noqa: S606
 
