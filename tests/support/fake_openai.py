@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 Field = Literal[
     "role", "empty", "comment", "content", "reasoning", "reasoning_content", "tool", "error", "usage", "raw"
@@ -97,7 +97,7 @@ class FakeOpenAI:
     def disconnects(self) -> int:
         return sum(request.disconnected for request in self.received)
 
-    def __enter__(self) -> "FakeOpenAI":
+    def __enter__(self) -> Self:
         self._socket = socket.create_server((self.host, self.port), backlog=4096)
         self.port = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -135,6 +135,7 @@ class FakeOpenAI:
         assert task is not None
         self._tasks.add(task)
         self.connections += 1
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             while await self._request(reader, writer):
                 pass

@@ -197,12 +197,12 @@ def spread(weights: Sequence[int], total: int) -> list[int]:
     chunks = len(weights)
     if total <= chunks:
         return [1] * total + [0] * (chunks - total)
-    share = (total - chunks) / sum(weights)
-    exact = [weight * share for weight in weights]
-    counts = [1 + math.floor(part) for part in exact]
-    order = sorted(range(chunks), key=lambda place: (math.floor(exact[place]) - exact[place], place))
-    for place in order[: total - sum(counts)]:
-        counts[place] += 1
+    exact = [weight * total / sum(weights) for weight in weights]
+    counts = [max(1, math.floor(part)) for part in exact]
+    while sum(counts) != total:
+        step = 1 if sum(counts) < total else -1
+        able = [place for place in range(chunks) if counts[place] + step >= 1]
+        counts[max(able, key=lambda place: (step * (exact[place] - counts[place]), -place))] += step
     return counts
 
 

@@ -10,6 +10,7 @@ import os
 import ssl
 from collections.abc import Callable
 from time import monotonic
+from typing import cast
 
 import httptools
 
@@ -43,8 +44,7 @@ class Connection(asyncio.Protocol):
         self.wire: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a TCP connection writes
-        self.wire = transport
+        self.wire = cast("asyncio.Transport", transport)
 
     def send(self, answer: Answer) -> None:
         """Send the answer's request. The connection must be idle."""

@@ -8,6 +8,7 @@ its next request when its answer has ended. Either way the load goes on until ev
 import asyncio
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 from tuner.early import EarlyFailure, InOrder
 from tuner.load import gauges
@@ -92,6 +93,7 @@ class Session:
         limits = self._plan.workload.timeout
         shortest = min(limits.first_token_s, limits.between_tokens_s, limits.total_s)
         self._sweep_s = min(0.25, max(0.01, shortest / 20))
+        self._loop.set_exception_handler(self._faulted)
         cpu, jiffies = gauges.cpu_s(), gauges.machine_jiffies()
         try:
             self._start_s = monotonic() + _LEAD_S
@@ -118,6 +120,14 @@ class Session:
         """End the level now; the first call counts."""
         if not self._end.done():
             self._end.set_result((stopped, detail))
+
+    def _faulted(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A fault of ours inside a callback ends the level with its traceback: waiting on would never end."""
+        error = context.get("exception")
+        if isinstance(error, Exception) and not self._end.done():
+            self._end.set_exception(error)
+        else:
+            loop.default_exception_handler(context)
 
     def _data(
         self, stopped: Stopped, detail: str, stopped_s: float, cpu_s: float, jiffies: tuple[int, int]
