@@ -120,8 +120,11 @@ class Engine:
         ended = self._hang_ups() if self.clock_s > self._expiry_s else []
         ended += self._emit(step)
         self.just_ended = len(ended)
-        alike = not prefills and not ended and preemptions == self.scheduler.preemptions
-        self._steady = alike and len(step) == len(self.scheduler.running)
+        # Nobody waits, or whoever waits was refused beside the same decodes and would be again.
+        alike = not self.scheduler.waiting or not (prefills or ended)
+        now = len(self.ends)
+        served = all(request.emitted and request.spans[-1][1] == now for request in self.scheduler.running)
+        self._steady = alike and served and preemptions == self.scheduler.preemptions
         return ended
 
     def _emit(self, step: list[tuple[Request, int]]) -> list[Request]:
@@ -167,7 +170,7 @@ class Engine:
             ends.append(end)
             context += batch
         steps = len(ends) - before
-        self._steady = clock >= until_s  # else something has to be decided
+        self._steady = clock >= until_s or steps == left  # else something has to be decided
         if not steps:
             return []
         self.clock_s = clock
@@ -183,7 +186,7 @@ class Engine:
         if ended:
             self.scheduler.leave()
         self.just_ended = len(ended)
-        self._steady = self._steady and not ended
+        self._steady = self._steady and not (ended and self.scheduler.waiting)
         return ended
 
     def _hang_ups(self) -> list[Request]:
