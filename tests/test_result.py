@@ -123,7 +123,7 @@ class TestRanking:
         """Observed costs flatter; the winner is verified."""
         outcomes = [feasible(0, 4), feasible(1, 6), feasible(2, 8)]
         found = assembled(outcomes, {1: verified(outcomes[1], 5.0)}, winner=1)
-        assert [row["trial"] for row in found["ranking"]][0] == 1
+        assert found["ranking"][0]["trial"] == 1
 
     def test_without_a_winner_the_best_is_a_candidate(self):
         """`no_gain` promotes nobody, and shows what came nearest; the baseline is not its own candidate."""

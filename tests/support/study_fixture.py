@@ -74,7 +74,9 @@ GAINS = {
 }
 
 
-def make_records(rate: float, capacity: float, freezes: float, n: int, seed: int, failures: int = 0) -> list[Record]:
+def make_records(  # noqa: PLR0917
+    rate: float, capacity: float, freezes: float, n: int, seed: int, failures: int = 0
+) -> list[Record]:
     """`n` measured requests at `rate`; the TTFT tail reaches 1.85 s at `capacity`, a share `freezes` stalls once."""
     rng = np.random.default_rng(seed)
     load = rate / capacity
@@ -121,7 +123,7 @@ def make_level(
     return level, data
 
 
-def searched(
+def searched(  # noqa: PLR0917
     objective: Objective, trial: int, capacity: float | None, freezes: float, knobs: Mapping[str, object], n: int
 ) -> tuple[Outcome, list[tuple[Level, LevelData]]]:
     """A trial that climbed to its capacity, or broke a limit at the lowest load."""
