@@ -240,6 +240,7 @@ def checks(figures: Mapping[str, Any]) -> list[tuple[str, float, float, bool]]:
         ("load-phase CPU / vllm bench", our["load_cpu_s"] / their["load_cpu_s"], 2 / 3),
         ("whole-run CPU / vllm bench", our["whole_cpu_s"] / their["whole_cpu_s"], 1 / 2.5),
         ("load-phase CPU per chunk, µs", our["load_cpu_us_per_chunk"], 40.0),
+        ("send lag p99 of the streams, ms", streams["send_lag_p99_ms"], 5.0),
         ("failed of the streams", float(streams["failed"]), 0.0),
     ]
     held = float(min(streams["held_by_client"], streams["held_by_server"]))

@@ -31,6 +31,8 @@ PAUSE_S = 0.05
 #: Requests are made ahead only where the next send is further away than this.
 _SLACK_S = 0.002
 _MOST_MAKING_S = 0.001
+#: Slots of a closed loop open one after the other, this far apart: thousands of connections at once would lag.
+_SLOT_GAP_S = 0.001
 _LEAD_S = 0.05  # from the start of the clock to the first arrival
 
 
@@ -69,7 +71,9 @@ class Session:
         self._peak = 0
         self._records: dict[int, Record] = {}
         self._measured = self._undecided = self._failed = 0
-        self._order: InOrder[Record] | None = None
+        self._order: InOrder[Record] = InOrder()
+        self._places: dict[int, int] = {}  # index of a measured request → its place among the measured
+        self._opened = 0  # slots of a closed loop
         self._early = _early_failure(plan, shapes) if plan.stop_early else None
         self._lags: list[float] = []
         self._next_tick = self._next_progress = 0.0
@@ -99,10 +103,7 @@ class Session:
             self._start_s = monotonic() + _LEAD_S
             self._next_tick = self._start_s
             ticker.set(self._start_s, TICK_S)
-            if self._arrivals is not None:
-                self._pacer.set(self._start_s + self._arrivals[0])
-            else:
-                self._loop.call_later(_LEAD_S, self._open_slots)
+            self._pacer.set(self._start_s + (0.0 if self._arrivals is None else self._arrivals[0]))
             self._sweeper = self._loop.call_later(self._sweep_s, self._sweep)
             stopped, detail = await self._end
             stopped_s = monotonic() - self._start_s
@@ -157,9 +158,16 @@ class Session:
         )
 
     def _due(self) -> None:
-        """Send everything whose time has come; open loop."""
+        """Send everything whose time has come; in a closed loop, open the slots."""
         arrivals = self._arrivals
         if arrivals is None:
+            while self._opened < (self._plan.concurrency or 0):
+                scheduled = self._start_s + self._opened * _SLOT_GAP_S
+                if scheduled > monotonic():
+                    self._pacer.set(scheduled)
+                    return
+                self._opened += 1
+                self._send_slot(scheduled)
             return
         while self._sent < len(arrivals):
             scheduled = self._start_s + arrivals[self._sent]
@@ -169,10 +177,6 @@ class Session:
             self._send(scheduled, PHASES[self._codes[self._sent]])
         if self._undecided == 0:
             self.stop("", "")
-
-    def _open_slots(self) -> None:
-        for _ in range(self._plan.concurrency or 0):
-            self._send_slot(self._start_s)
 
     def _send_slot(self, scheduled: float) -> None:
         """Send the next request of a slot; closed loop. The window ends as in `arrivals.window_of`."""
@@ -199,9 +203,8 @@ class Session:
         index = self._sent
         self._sent += 1
         if phase == "measured":
+            self._places[index] = self._measured
             self._measured += 1
-            if self._order is None:
-                self._order = InOrder(index)
         answer = Answer(self._supply.take(), scheduled, phase)
         self._flying[index] = answer
         self._peak = max(self._peak, len(self._flying))
@@ -226,9 +229,9 @@ class Session:
                 self._loop.call_later(PAUSE_S, lambda: self._send_slot(monotonic()))
 
     def _watch(self, index: int, record: Record) -> None:
-        if self._early is None or self._order is None:
+        if self._early is None:
             return
-        for ready in self._order.push(index, record):
+        for ready in self._order.push(self._places[index], record):
             broken = self._early.update(ready)
             if broken is not None:
                 self.stop("slo", broken)
