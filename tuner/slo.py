@@ -6,6 +6,7 @@ What an objective file says, as frozen values in canonical units: seconds, reque
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal
 
 LimitedMetric = Literal["ttft", "itl", "chunk_gap", "tpot", "e2el"]
@@ -28,7 +29,7 @@ class Limit:
     @property
     def quantile(self) -> float | None:
         """0.99 for p99; None for mean and max."""
-        return float(self.statistic[1:]) / 100 if self.statistic[0] == "p" else None
+        return float(Fraction(self.statistic[1:]) / 100) if self.statistic[0] == "p" else None
 
 
 @dataclass(frozen=True)
