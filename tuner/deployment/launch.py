@@ -158,6 +158,8 @@ class Launch:
         finally:
             done.set()
             sampler.join(timeout=15)
+        if self._closing.is_set():
+            return replace(data, samples=tuple(samples))
         self._look_for_deaths()
         self._raise_if_dead(data)
         counted = counters.difference(before, self._counters())
@@ -275,7 +277,8 @@ class Launch:
     # -- what engines are asked ------------------------------------------------------------------------------------
 
     def _engines(self) -> list[tuple[ProcessSpec, Handle]]:
-        return [(spec, self._handles[spec.name]) for spec in self._specs if spec.role in _ENGINES]
+        handles = dict(self._handles)  # may be emptied by another thread that ends the deployment
+        return [(spec, handles[spec.name]) for spec in self._specs if spec.role in _ENGINES and spec.name in handles]
 
     def _engine_version(self) -> str:
         for _, handle in self._engines():
