@@ -97,6 +97,53 @@ def read(request: Request) -> Inputs:
     return Inputs(objective, space, facts, longest, resolve(request.backend or objective.backend))
 
 
+def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object]]:
+    """
+    Run a study, or go on with one of the same name.
+
+    Returns:
+        Directory of the study, and the content of its `result.json`.
+
+    Raises:
+        InputError: Wrong input, or the study was begun with other inputs.
+        StudyLocked: Another tuner works on it.
+        Interrupted: Somebody asked to stop; `result.json` says so, and the same command goes on.
+        StudyFailed: It cannot go on; `result.json` says so.
+    """
+    inputs = read(request)
+    ledger = _ledger(request, inputs)
+    for warning in objective_warnings.warnings(inputs.objective):
+        listen(Note(warning, warning=True))
+    listen(Note(f"study {ledger.name}: {ledger.path}"))
+    with ExitStack() as stack:
+        stack.enter_context(ledger.lock())
+        tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
+        launcher = launcher_for(inputs.backend, inputs.objective, ray=request.ray, registry=ledger.path / "processes")
+        stack.callback(launcher.close)
+        space = inputs.space
+        proposals = Proposals(
+            space,
+            storage=request.storage or ledger.path / DATABASE,
+            name=ledger.name,
+            kind=inputs.objective.search.sampler,
+            seed=int(ledger.study["seed"]),
+        )
+        study = Study(
+            objective=inputs.objective,
+            space=space,
+            facts=inputs.facts,
+            longest=inputs.longest,
+            launcher=launcher,
+            ledger=ledger,
+            proposals=proposals,
+            tracker=tracker,
+            seed=int(ledger.study["seed"]),
+            parallel=min(request.parallel or launcher.parallel, launcher.parallel),
+            listen=listen,
+        )
+        return ledger.path, Run(study, launcher, ledger, tracker, listen).go()
+
+
 def longest_request(objective: Objective) -> int | None:
     """Tokens of the longest request, input and output; of traces and prompt files, which are read for it, too."""
     rows = traces.read(objective.workload.source)
