@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from tuner import (
     naming,
     objective_file,
     objective_text,
+    objective_warnings,
     presets,
     provenance,
     result,
     space_file,
 )
-from tuner.backend import resolve
+from tuner.backend import launcher_for, resolve
 from tuner.budget import exceeded, merged
 from tuner.deployment import Launcher
 from tuner.errors import InputError, Interrupted, StudyChanged, StudyFailed
@@ -29,6 +31,7 @@ from tuner.load.plan import LevelData
 from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
 from tuner.result import Gain, Status, Verified
+from tuner.samplers import Proposals
 from tuner.slo import Objective
 from tuner.space import Space
 from tuner.study import Study
