@@ -18,7 +18,7 @@ from tuner.deployment.launch import Launch
 from tuner.deployment.local import LocalLauncher
 from tuner.errors import ConfigurationFailed
 from tuner.load.plan import LevelPlan
-from tuner.slo import Cache
+from tuner.slo import Cache, Synthetic
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("engine_environment")]
 
@@ -61,7 +61,8 @@ def test_counters_and_gauges_are_of_this_level(engine):
 
 def test_prefix_cache_is_reset_between_levels_unless_steady(engine):
     """The same prompts again hit nothing after a cold start of the level, and hit when the cache is left alone."""
-    first = plan_for(3)
+    first = plan_for(3)  # longer than two blocks, of 128 tokens each on a CPU
+    first = replace(first, workload=replace(first.workload, source=Synthetic(300, 4)))
     steady = replace(first, workload=replace(first.workload, cache=Cache("steady")))
     engine.drive(first)
     assert engine.drive(first).counters["prefix_cache_hits_total"] == 0
