@@ -84,4 +84,3 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Let go of the cluster. Idempotent."""
-
