@@ -180,19 +180,26 @@ pool = Pool("gpus", "gpu", "L4", 1, 2, 1.0)
 objective = shim_objective({"SHIM_RECORD": sys.argv[1], "SHIM_MODE": "stubborn"}, pool=pool)
 launcher = RayLauncher(objective, study=sys.argv[2])
 with launcher.deployment(Configuration({}), Path(sys.argv[2])) as running:
-    print("ready", flush=True)
+    import psutil
+    here = psutil.Process()
+    family = [here, *here.children(recursive=True)]
+    listening = {c.laddr.ip for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"}
+    print("ready", *sorted(listening), flush=True)
     running.drive(level(objective, rate_rps=5.0, requests=10_000))
 """
 
 
 def test_sigkill_of_the_tuner_leaves_nothing_on_the_nodes(tmp_path, record):
-    """The driver dies without a word: servers, children and guardians are gone. GPU ids were a subset of its own."""
+    """Its driver dies: servers, children and guardians go. All had listened on loopback, on GPUs of the driver."""
     command = [sys.executable, "-c", TUNER, str(record), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(SHIM.parents[1]), "CUDA_VISIBLE_DEVICES": "3,5"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, cwd=tmp_path
     ) as tuner:
-        assert tuner.stdout.readline() == b"ready\n"
+        said, *listening = tuner.stdout.readline().decode().split()
+        assert said == "ready"
+        assert listening
+        assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
         assert len(shims(record)) >= 3
         assert {each["env"]["CUDA_VISIBLE_DEVICES"] for each in told(record)} <= {"3", "5"}
         tuner.kill()
