@@ -10,9 +10,11 @@ COST = "cost_per_1k_good_requests"
 
 
 def knobs(outcome: Outcome) -> dict[str, Scalar]:
-    """The configuration with its shape spelled out: `mode`, `replicas`, `units` are always there. None is left out."""
-    known = {name: value for name, value in outcome.configuration.knobs.items() if value is not None}
-    shape: dict[str, Scalar] = {"mode": outcome.configuration.mode, "replicas": outcome.configuration.roles[0].replicas}
+    """The configuration with its shape spelled out: `mode`, replicas and `units` are always there. None is left out."""
+    made = outcome.configuration
+    known = {name: value for name, value in made.knobs.items() if value is not None}
+    shape: dict[str, Scalar] = {"mode": made.mode}
+    shape |= {"replicas" if role.name == "engine" else f"{role.name}_replicas": role.replicas for role in made.roles}
     return {**shape, "units": outcome.units, **known}
 
 

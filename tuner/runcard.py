@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuner import flat
-from tuner.configuration import PARALLEL_KNOBS, SHAPE_KNOBS, Configuration
+from tuner.configuration import COUNT_KNOBS, PARALLEL_KNOBS, SHAPE_KNOBS, SIDES, Configuration
 from tuner.outcome import Level, Outcome
 from tuner.slo import Scalar
 
@@ -83,9 +83,12 @@ def shape(configuration: Configuration) -> str:
 
 def short(configuration: Configuration) -> str:
     """The knobs in a few letters: `tp2x1 mnbt512 seqs128 nochunk`. ASCII."""
-    shown = {name: value for name, value in configuration.knobs.items() if value is not None}
-    for name in (*PARALLEL_KNOBS, *SHAPE_KNOBS[:2]):
+    shown = dict(configuration.effective)
+    for name in (*PARALLEL_KNOBS, *SHAPE_KNOBS[:2], *COUNT_KNOBS):
         shown.pop(name, None)
+    for side in SIDES:
+        for name in PARALLEL_KNOBS:
+            shown.pop(f"{side}_{name}", None)
     ordered = [name for name in SHORT if name in shown] + sorted(name for name in shown if name not in SHORT)
     words = [
         _word(SHORT.get(name) or "".join(part[0] for part in name.split("_") if part), shown[name]) for name in ordered
@@ -127,7 +130,10 @@ def status(outcome: Outcome | None) -> RunStatus:
 def params(configuration: Configuration) -> dict[str, str]:
     """Knobs under the names of their flags, with `mode`, `replicas` and `units` always there."""
     known = {"mode": configuration.mode, "replicas": configuration.roles[0].replicas, "units": configuration.units}
-    known |= {name: value for name, value in configuration.knobs.items() if value is not None}
+    if len(configuration.roles) > 1:
+        del known["replicas"]
+        known |= {f"{role.name}_replicas": role.replicas for role in configuration.roles}
+    known |= {name: value for name, value in configuration.effective.items() if value is not None}
     return {key(name): text(value) for name, value in known.items()}
 
 
