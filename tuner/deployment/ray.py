@@ -266,6 +266,7 @@ class RayLauncher:
         if self._ours:
             _connect(objective, address)
         self._cores = Cores()
+        self._interrupted = threading.Event()
         self.reaped = self._reap()
 
     @property
@@ -284,12 +285,16 @@ class RayLauncher:
                 raise InfrastructureFailed("node_lost", f"never schedulable: {refusal}")
             return RayHost(sorted(specs, key=lambda spec: spec.order), self._objective, self._study, logs, self._cores)
 
-        return Launch(specs, self._objective, open_host)
+        return Launch(specs, self._objective, open_host, self._interrupted)
 
     def check(self, configuration: Configuration) -> str | None:
         """Why the cluster, with the nodes that live now, can never hold the configuration; or None."""
         needs = bundles(vllm.specs(configuration, self._objective), self._objective.cluster.pools)
         return misfit(needs, alive(ray.nodes()), one_node=self._objective.cluster.bind == "loopback")
+
+    def interrupt(self) -> None:
+        """End whatever runs; see `Launcher`."""
+        self._interrupted.set()
 
     def close(self) -> None:
         """Let go of the cluster; one that we started ends. Idempotent."""

@@ -59,6 +59,7 @@ class Setup:
     unit: Literal["gpu", "cpu"]
     device: str
     ignored_flags: tuple[str, ...]
+    step_times: str = STEP_TIMES  # version of `step_time`
 
 
 def resolve(configuration: Configuration, objective: Objective) -> Setup:
@@ -92,7 +93,7 @@ def resolve(configuration: Configuration, objective: Objective) -> Setup:
         max_model_len=max_model_len,
         front_end_s=FRONT_END_S[pool.unit],
         unit=pool.unit,
-        device=pool.device if pool.unit == "gpu" else f"{pool.cores}-core CPU slot",
+        device=device_name(pool),
         ignored_flags=tuple(sorted(name for name in flags if name not in MODELLED_FLAGS)),
     )
 
@@ -120,6 +121,11 @@ def fits(configuration: Configuration, pool: Pool) -> bool:
     """An instance never spans nodes; instances may lie on different ones."""
     role = configuration.roles[0]
     return pool.nodes * (pool.per_node // role.units_each) >= role.replicas
+
+
+def device_name(pool: Pool) -> str:
+    """What a unit of the pool is called wherever its speed matters."""
+    return pool.device if pool.unit == "gpu" else f"{pool.cores}-core CPU slot"
 
 
 def machine_of(pool: Pool, *, fp8: bool = False) -> Machine:
