@@ -5,6 +5,7 @@ vLLM takes one connector; several are wrapped into its MultiConnector, the trans
 that fill KV caches: those of the role `engine`, or prefill. Names and defaults of vLLM 0.32.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -42,7 +43,7 @@ def attach(configuration: Configuration, role: Role, pool: Pool, objective: Obje
     """How the engines of a role are connected; nothing for an aggregated engine without a store."""
     found: list[_Connector] = []
     if configuration.mode == "disaggregated":
-        found.append(_TRANSFERS[str(configuration.kv_transfer)](role, pool, objective.engine.connector_module))
+        found.append(_TRANSFERS[str(configuration.kv_transfer)](role, pool, objective))
     if configuration.kv_store != "none" and role.name == configuration.storing_role:
         found.append(_STORES[configuration.kv_store](configuration, role, pool))
     if not found:
@@ -65,7 +66,7 @@ def _several(configs: list[Mapping[str, object]]) -> Mapping[str, object]:
     }
 
 
-def _nixl(role: Role, pool: Pool, module: str) -> _Connector:
+def _nixl(role: Role, pool: Pool, objective: Objective) -> _Connector:
     """Each rank has a side channel, at the first port plus its number; so each engine has a block of its own."""
     config: dict[str, object] = {
         "kv_connector": "NixlConnector",
@@ -74,28 +75,34 @@ def _nixl(role: Role, pool: Pool, module: str) -> _Connector:
     }
     if pool.unit == "cpu":
         config["kv_buffer_device"] = "cpu"
-    if module:
-        config["kv_connector_module_path"] = module
+    if objective.engine.connector_module:
+        config["kv_connector_module_path"] = objective.engine.connector_module
     env = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "${host}", "VLLM_NIXL_SIDE_CHANNEL_PORT": "${port:side_channel}"}
     return _Connector(config, env, (PortNeed("side_channel", role.units_each),))
 
 
-def _mooncake(role: Role, pool: Pool, module: str) -> _Connector:
-    """Prefill engines are found by their bootstrap server; ranks of data parallelism count on from its port."""
+def _mooncake(role: Role, pool: Pool, objective: Objective) -> _Connector:
+    """
+    Prefill engines are found by their bootstrap server; ranks of data parallelism count on from its port.
+
+    Blocks that nobody fetches are held as long as a client waits for its first token, not for the default of 480 s.
+    """
     config: dict[str, object] = {
         "kv_connector": "MooncakeConnector",
         "kv_role": _KV_ROLES[role.name],
         "kv_load_failure_policy": FAILURE_POLICY,
         "kv_connector_extra_config": {"mooncake_protocol": stores.protocol(pool)},
     }
-    if module:
-        config["kv_connector_module_path"] = module
-    env = {"VLLM_HOST_IP": "${host}"}
+    if objective.engine.connector_module:
+        config["kv_connector_module_path"] = objective.engine.connector_module
+    env = {
+        "VLLM_HOST_IP": "${host}",
+        "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": str(math.ceil(objective.workload.timeout.first_token_s)),
+    }
     if role.name != "prefill":
         return _Connector(config, env)
-    return _Connector(
-        config, {**env, "VLLM_MOONCAKE_BOOTSTRAP_PORT": "${port:bootstrap}"}, (PortNeed("bootstrap", role.units_each),)
-    )
+    env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] = "${port:bootstrap}"
+    return _Connector(config, env, (PortNeed("bootstrap", role.units_each),))
 
 
 def _cpu_offload(configuration: Configuration, role: Role, _: Pool) -> _Connector:
@@ -134,7 +141,7 @@ def _mooncake_store(configuration: Configuration, _: Role, pool: Pool) -> _Conne
     )
 
 
-_TRANSFERS: Mapping[str, Callable[[Role, Pool, str], _Connector]] = {"nixl": _nixl, "mooncake": _mooncake}
+_TRANSFERS: Mapping[str, Callable[[Role, Pool, Objective], _Connector]] = {"nixl": _nixl, "mooncake": _mooncake}
 _STORES: Mapping[str, Callable[[Configuration, Role, Pool], _Connector]] = {
     "cpu_offload": _cpu_offload,
     "lmcache": _lmcache,

@@ -48,6 +48,7 @@ class Readiness:
     port: str = "http"
     path: str = "/health"
     limit_s: float | None = None  # of this process; None = `engine.start_timeout`, which is never exceeded
+    silent: str = "start_timeout"  # reason where it is up, and completions fail until the limit
 
 
 @dataclass(frozen=True)

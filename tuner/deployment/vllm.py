@@ -136,7 +136,11 @@ def _router(engines: tuple[ProcessSpec, ...], configuration: Configuration, obje
         index=0,
         argv=tuple(argv),
         env={"PYTHONHASHSEED": "0"},
-        ready=Readiness("token", limit_s=_ROUTER_LIMIT_S),
+        ready=Readiness(
+            "token",
+            limit_s=_ROUTER_LIMIT_S,
+            silent="start_timeout" if configuration.kv_transfer is None else "pd_not_effective",
+        ),
         order=START_ORDER["router"],
         ports=(PortNeed("http"), PortNeed("prometheus")),
         endpoint=True,
