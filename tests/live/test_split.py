@@ -87,3 +87,14 @@ def test_decode_takes_its_prompts_by_transfer(split):
 def test_answers_are_those_of_one_engine(split, alone):
     """PD-07: greedy answers of prefill and decode together equal those of an aggregated engine."""
     assert greedy(split) == alone
+
+
+@pytest.mark.accept
+def test_mooncake_moves_blocks_over_tcp(alone, tmp_path):
+    """The other transfer: proven by the same counters, with the same answers."""
+    launcher = LocalLauncher(split_objective(), registry=tmp_path / "registry")
+    knobs = {"mode": "disaggregated", "kv_transfer": "mooncake"}
+    with launcher.deployment(Configuration(knobs), tmp_path / "logs") as running:
+        data = running.drive(plan_for(1))
+        assert data.counters["kv_transfer_share"] == 1
+        assert greedy(running) == alone
