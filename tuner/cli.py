@@ -1,5 +1,6 @@
 """The command line: parse, call one function, print, exit code. Each command imports what is heavy for itself."""
 
+import gc
 import json
 import os
 import signal
@@ -260,6 +261,7 @@ def ui(
 def main() -> NoReturn:
     """Run a command; the one place where an exception becomes an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    gc.set_threshold(100_000, 50, 100)  # a level makes millions of pairs (time, tokens), which no cycle can hold
     try:
         app(standalone_mode=True)
     except InputError as error:

@@ -78,6 +78,7 @@ def _survival(
     above = (n - np.arange(1, len(ordered) + 1)) / n
     shown = _points(int(np.count_nonzero(above > 0)))
     ax.step(ordered[shown], above[shown], where="post")
+    ax.set_ylim(min([0.005, *(above[shown] / 2)]), 1.2)
     if ordered[0] > 0:
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

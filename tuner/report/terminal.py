@@ -19,6 +19,9 @@ _INDENT = 7
 #: Columns of text at the start of a trial's line.
 _NAMES = 2
 
+#: Columns of a lever's name, at most.
+_LONGEST_LEVER = 32
+
 
 def render(study: Path | Evidence, console: Console) -> None:
     """
@@ -82,8 +85,9 @@ def _levers(found: Sequence[Lever], currency: str, sim: str) -> Table:
     """A row for each lever, which takes the room of its long name once, and below it one for each value."""
     heads = ["lever, value", "trials", "best", f"{currency} per 1,000 good", "than the best other", "n"]
     table = _table(f"What each lever is worth{sim}", heads, right=(1, 2, 5))
-    table.columns[0].min_width = max((len(row.knob) for row in found), default=None)
-    table.columns[-1].min_width = max((len(row.n) for row in found), default=None)
+    # Fixed, so that only the two columns of words give way where there is little room.
+    table.columns[0].width = min(_LONGEST_LEVER, max((len(row.knob) for row in found), default=1))
+    table.columns[-1].width = max((len(row.n) for row in found), default=1)
     for place, row in enumerate(found):
         if place == 0 or row.knob != found[place - 1].knob:
             table.add_row(*_plain(row.knob, "", "", "", "", ""))
