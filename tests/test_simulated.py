@@ -243,9 +243,10 @@ def test_facts_say_what_the_numbers_are_worth():
 
 
 def test_nothing_is_started():
-    """No commands, and one study at a time."""
+    """Commands are templates for whoever deploys the winner, and there is one study at a time."""
     launcher = SimulatedLauncher(OBJECTIVE)
-    assert launcher.deployment(TP4, logs=None).commands == []
+    (command,) = launcher.deployment(TP4, logs=None).commands
+    assert "${port:http}" in command["argv"]
     assert (launcher.source, launcher.parallel) == ("simulated", 1)
     launcher.close()
     launcher.close()

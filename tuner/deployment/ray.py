@@ -16,6 +16,7 @@ from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # would ship the working directory with whatever lies in it
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve an engine beside any other work
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
