@@ -7,6 +7,8 @@ from tuner.outcome import Outcome
 from tuner.slo import Scalar
 
 COST = "cost_per_1k_good_requests"
+#: Counters of a level that are figures of the trial: what KV transfer and store did, see `deployment.proof.figures`.
+COUNTED = ("kv_transfer_", "store_")
 
 
 def knobs(outcome: Outcome) -> dict[str, Scalar]:
@@ -44,6 +46,8 @@ def figures(outcome: Outcome, *, closed: bool = False) -> dict[str, float | None
     score = None if level is None else level.score
     if level is not None and closed:
         found["offered_concurrency"] = level.offered
+    if level is not None:
+        found |= {name: value for name, value in level.counters.items() if name.startswith(COUNTED)}
     if score is not None:
         per_hour = outcome.cost_per_hour if outcome.state == "feasible" else None
         tokens = score.good_output_tokens_per_s

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuner import flat
-from tuner.configuration import COUNT_KNOBS, PARALLEL_KNOBS, SHAPE_KNOBS, SIDES, Configuration
+from tuner.configuration import COUNT_KNOBS, PARALLEL_KNOBS, SHAPE_KNOBS, SIDES, Configuration, flag_of, side_of
 from tuner.outcome import Level, Outcome
 from tuner.slo import Scalar
 
@@ -31,6 +31,9 @@ SHORT = {
     "enable_chunked_prefill": "chunk",
     "enable_prefix_caching": "prefix",
     "kv_store": "store",
+    "kv_store_ram_gib": "ram",
+    "kv_store_ssd_gib": "ssd",
+    "kv_transfer": "via",
 }
 #: Written first: the compare page plots the first metric that its runs share.
 FIRST = (flat.COST, "goodput_rps", "attainment")
@@ -90,10 +93,15 @@ def short(configuration: Configuration) -> str:
         for name in PARALLEL_KNOBS:
             shown.pop(f"{side}_{name}", None)
     ordered = [name for name in SHORT if name in shown] + sorted(name for name in shown if name not in SHORT)
-    words = [
-        _word(SHORT.get(name) or "".join(part[0] for part in name.split("_") if part), shown[name]) for name in ordered
-    ]
+    words = [_word(_abbreviated(name), shown[name]) for name in ordered]
     return " ".join([shape(configuration), *words])
+
+
+def _abbreviated(name: str) -> str:
+    """`seqs` for `max_num_seqs`, `Dseqs` for that of decode."""
+    side, flag = side_of(name), flag_of(name) or name
+    known = SHORT.get(flag) or "".join(part[0] for part in flag.split("_") if part)
+    return known if side is None else side[0].upper() + known
 
 
 def _word(name: str, value: Scalar) -> str:
