@@ -577,7 +577,7 @@ def test_what_transfer_and_store_did_are_figures_of_the_trial():
     """
     made = synthetic.outcome(4)
     counters = {"kv_transfer_share": 1.0, "store_hit_share": 0.5, "num_preemptions_total": 3.0}
-    found = flat.figures(replace(made, best=replace(made.best, counters=counters)))
+    found = flat.figures(dataclasses.replace(made, best=dataclasses.replace(made.best, counters=counters)))
     assert (found["kv_transfer_share"], found["store_hit_share"]) == (1.0, 0.5)
     assert "num_preemptions_total" not in found
 
