@@ -497,6 +497,7 @@ def test_the_ui_listens_on_loopback_only(tmp_path):
     [
         ("postgresql://u:canary4@h/db", "postgresql://u:***@h/db"),
         ("http://u:p@ss@h:5000/x?token=abc&y=1", "http://u:***@h:5000/x?token=***&y=1"),
+        ("postgresql:/u:canary4@h/db", "postgresql:/u:***@h/db"),
         ("sqlite:////a/b.db", "sqlite:////a/b.db"),
         ("https://h?api_key=zz", "https://h?api_key=***"),
     ],
