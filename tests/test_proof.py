@@ -125,8 +125,8 @@ def test_figures_have_units_and_leave_out_what_was_not_counted():
         "decode.nixl_bytes_transferred_count": 10.0,
         "prefill.external_prefix_cache_hits_total": 25.0,
         "prefill.external_prefix_cache_queries_total": 100.0,
-        "mooncake_store_operation_time_seconds_sum.get": 0.5,
-        "mooncake_store_operation_time_seconds_count.get": 5.0,
+        "mooncake_store_operation_time_seconds_sum.load_get": 0.5,
+        "mooncake_store_operation_time_seconds_count.load_get": 5.0,
     }
     found = proof.figures(BOTH, counters)
     assert found == pytest.approx(

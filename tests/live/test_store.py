@@ -51,7 +51,7 @@ def test_shared_beginnings_come_from_the_store(stored):
     data = stored.drive(plan_for(1, Cache("cold")))
     assert {record.status for record in data.records if record.phase == "measured"} == {"ok"}
     assert data.counters["store_hit_share"] > 0.5
-    assert data.counters["mooncake_store_operation_bytes_total.get"] > 0
+    assert data.counters["mooncake_store_operation_bytes_total.load_get"] > 0
     assert data.counters.get("store_failed_keys", 0) == 0
 
 

@@ -77,12 +77,15 @@ def figures(claimed: Claim, counted: Mapping[str, float]) -> dict[str, float]:
     if claimed.store != "none":
         hits, asked = (_counter(counted, claimed, f"external_prefix_cache_{of}_total") for of in ("hits", "queries"))
         took = "mooncake_store_operation_time_seconds"
-        loads = [(f"{took}_sum.get", f"{took}_count.get"), ("kv_offload_load_time_sum", "kv_offload_load_time_count")]
+        loads = [
+            (f"{took}_sum.load_get", f"{took}_count.load_get"),
+            ("kv_offload_load_time_sum", "kv_offload_load_time_count"),
+        ]
         means = (_ratio(counted.get(spent), counted.get(times)) for spent, times in loads)
         found["store_hit_share"] = _ratio(hits, asked)
         found["store_hit_tokens"] = hits
         found["store_load_mean_ms"] = _scaled(next((mean for mean in means if mean is not None), None), 1e3)
-        found["store_failed_keys"] = counted.get("mooncake_store_operation_failed_keys_total.put")
+        found["store_failed_keys"] = counted.get("mooncake_store_operation_failed_keys_total.save_put")
     return {name: value for name, value in found.items() if value is not None}
 
 
