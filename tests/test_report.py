@@ -270,7 +270,7 @@ class TestLimits:
         assert (limit_value(short), limit_threshold(short)) == ("98.996 %", "≥ 99 %")
 
     def test_odd_limits_come_out_as_they_were_written(self, tmp_path):
-        """1234 ms and 17 ms stand in the result, in the verdicts and on the page, unreplaced by any default (CFG-04)."""
+        """1234 and 17 ms stand in the result, in the verdicts and on the page, unreplaced by any default (CFG-04)."""
         limits = (Limit("ttft", "p99", 1.234), Limit("itl", "p99", 0.017))
         asked = dataclasses.replace(
             study_fixture.OBJECTIVE, slo=dataclasses.replace(study_fixture.OBJECTIVE.slo, limits=limits)
