@@ -24,8 +24,7 @@ from scipy.stats import spearmanr
 
 from tuner.configuration import Configuration
 from tuner.load.plan import LevelPlan
-from tuner.simulator.cluster import Cluster
-from tuner.simulator.engine import Engine
+from tuner.simulator.cluster import Cluster, make_engine
 from tuner.simulator.level import Level
 from tuner.simulator.scheduler import Request
 from tuner.simulator.setup import resolve
@@ -123,7 +122,7 @@ def simulate(measured: dict[str, str]) -> Row:
     }
     wanted = objective("meta-llama/Llama-3.1-70B-Instruct", measured["gpu"], Synthetic(inputs, outputs))
     made = resolve(Configuration(knobs), wanted)
-    engine = Engine(made.limits, made.step_time)
+    engine = make_engine(made.limits, made.step_time)
     random = np.random.default_rng(1)
     counted: list[Request] = []
     left = REQUESTS_PER_SLOT * concurrency
@@ -141,7 +140,7 @@ def simulate(measured: dict[str, str]) -> Row:
         return left == 0
 
     Cluster([engine], front_end_s=made.front_end_s).closed_loop([0.0] * concurrency, make, watch)
-    times = [(request, engine.emissions(request)) for request in counted]
+    times = [(request, [time for time, _ in engine.chunks(request)]) for request in counted]
     return Row(
         gpu=measured["gpu"],
         tensor_parallel=tensor_parallel,
@@ -152,7 +151,7 @@ def simulate(measured: dict[str, str]) -> Row:
         tpot_ms=float(measured["tpot_mean_ms"]),
         simulated_ttft_ms=1000 * float(np.mean([tokens[0] - request.scheduled_s for request, tokens in times])),
         simulated_tpot_ms=1000 * float(np.mean([(t[-1] - t[0]) / (len(t) - 1) for _, t in times])),
-        preemptions=engine.scheduler.preemptions,
+        preemptions=engine.totals.preemptions,
     )
 
 

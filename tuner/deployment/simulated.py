@@ -7,8 +7,8 @@ a function of objective, configuration and plan: equal inputs give equal records
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -21,7 +21,6 @@ from tuner.load.plan import LevelData, LevelPlan
 from tuner.load.shape import Rows
 from tuner.simulator import setup
 from tuner.simulator.level import Level
-from tuner.simulator.steptime import StepTime
 from tuner.slo import Objective
 
 #: What the numbers are worth, shown wherever they are. Source: benchmarks/simulator.py.
@@ -54,17 +53,6 @@ class _World:
         digest = hashlib.sha256(f"{self.seed} {configuration.key} {plan.seed} {plan.number}".encode()).digest()
         random = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
         return math.exp(self.variation * random.standard_normal())
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """Step times of an unusually slow or fast run."""
-
-    base: StepTime
-    factor: float
-
-    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
-        return self.factor * self.base.step(prefills, decodes, context)
 
 
 class SimulatedLauncher:
@@ -171,7 +159,7 @@ class _Running:
             plan,
             self._world.rows,
             limits=made.limits,
-            step_time=made.step_time if factor == 1 else _Scaled(made.step_time, factor),
+            step_time=replace(made.step_time, factor=factor),
             engines=made.engines,
             max_model_len=made.max_model_len,
             front_end_s=made.front_end_s,

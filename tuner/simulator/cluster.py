@@ -3,17 +3,59 @@
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf, nextafter
-from typing import Literal
+from typing import Literal, Protocol
 
 from tuner.records import OK
-from tuner.simulator.engine import Engine
-from tuner.simulator.scheduler import Request
+from tuner.simulator.engine import Engine, Patience, Totals
+from tuner.simulator.scheduler import EngineLimits, Request
+from tuner.simulator.steptime import Linear, StepTime
+from tuner.simulator.tokens import Chunks
 
 Routing = Literal["round_robin", "least_loaded"]
 #: Called with the requests that ended since the last call; True stops the level.
 Watch = Callable[[Sequence[Request]], bool]
 #: A slot of a closed loop whose request failed waits this long, as the live client's does.
 PAUSE_S = 0.05
+
+
+class AnyEngine(Protocol):
+    """The reference or the compiled one; see `engine.Engine`."""
+
+    @property
+    def busy(self) -> bool: ...
+    @property
+    def clock_s(self) -> float: ...
+    @property
+    def totals(self) -> Totals: ...
+    def in_flight(self, now_s: float) -> int: ...
+    def add(self, request: Request) -> None: ...
+    def advance(self, until_s: float, *, stop_at_end: bool = False) -> list[Request]: ...
+    def warm(self, keys: Sequence[int]) -> None: ...
+    def chunks(self, request: Request, until_s: float = inf) -> Chunks: ...
+
+
+def make_engine(
+    limits: EngineLimits, step_time: StepTime, patience: Patience | None = None, *, compiled: bool | None = None
+) -> AnyEngine:
+    """
+    An idle engine.
+
+    Args:
+        limits: Of it.
+        step_time: Of it.
+        patience: Of its clients.
+        compiled: None = where the kernel knows the form of the step times. Results are the same, to the last bit.
+
+    Raises:
+        ValueError: The kernel does not know it, and was demanded.
+    """
+    if isinstance(step_time, Linear) and compiled is not False:
+        from tuner.simulator.compiled import CompiledEngine  # loads numba
+
+        return CompiledEngine(limits, step_time, patience=patience)
+    if compiled:
+        raise ValueError(f"step times of {type(step_time).__name__} are not compiled: only those of Linear are")
+    return Engine(limits, step_time, patience=patience)
 
 
 class Cluster:
@@ -28,7 +70,7 @@ class Cluster:
     """
 
     def __init__(
-        self, engines: Sequence[Engine], *, routing: Routing = "round_robin", front_end_s: float = 0.0
+        self, engines: Sequence[AnyEngine], *, routing: Routing = "round_robin", front_end_s: float = 0.0
     ) -> None:
         self.engines = tuple(engines)
         self._routing = routing
@@ -98,7 +140,7 @@ class Cluster:
             if ended and watch(ended):
                 return
 
-    def _route(self, request: Request) -> Engine:
+    def _route(self, request: Request) -> AnyEngine:
         if self._routing == "least_loaded":
             loads = [engine.in_flight(request.arrival_s) for engine in self.engines]
             request.engine = loads.index(min(loads))

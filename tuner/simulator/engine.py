@@ -6,6 +6,7 @@ until a request arrives, ends or needs a block that is not there. Such runs are 
 per step, so that results do not depend on it (`compress=False` takes every step singly; tests compare the two).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -13,6 +14,7 @@ from tuner.records import OK
 from tuner.simulator.blocks import BlockPool
 from tuner.simulator.scheduler import EngineLimits, Request, Scheduler
 from tuner.simulator.steptime import StepTime
+from tuner.simulator.tokens import Chunks, StepChunks
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,35 @@ class Patience:
     total_s: float = inf
 
 
+@dataclass(frozen=True)
+class Totals:
+    """What an engine has done so far; see `Scheduler` and `BlockPool`."""
+
+    preemptions: int
+    computed_tokens: int
+    preempted_tokens: int
+    prefix_queries: int
+    prefix_hits: int
+    free: int
+    least_free: int
+    evictions: int
+
+
+def check_fits(request: Request, limits: EngineLimits) -> None:
+    """
+    Raises:
+        ValueError: The request can never run on such an engine.
+    """
+    longest = request.prompt + request.output
+    if longest > limits.blocks * limits.block_size:
+        raise ValueError(f"{longest} tokens never fit into {limits.blocks} blocks of {limits.block_size}")
+    if longest > limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
+        raise ValueError(f"{longest} tokens never fit into a budget of {limits.max_num_batched_tokens}")
+
+
 class Engine:
     """
-    One engine.
+    One engine, step by step in the open: the reference for `compiled.CompiledEngine`.
 
     `clock_s` is when its next step can start. `ends` are the ends of its steps, which `Request.spans` refer to.
     """
@@ -42,6 +70,7 @@ class Engine:
     ) -> None:
         self.scheduler = Scheduler(limits, pool)
         self.clock_s = 0.0
+        self.limits = limits
         self.ends: list[float] = []
         self.just_ended = 0  # requests that ended in the last step
         self._step_time = step_time
@@ -49,6 +78,7 @@ class Engine:
         self._compress = compress
         self._steady = False  # the next step is like the last one unless something happens
         self._expiry_s = inf  # no client hangs up before
+        self._chunks = StepChunks(lambda first: self.ends[first:])
 
     @property
     def busy(self) -> bool:
@@ -66,12 +96,7 @@ class Engine:
         Raises:
             ValueError: The request can never run here.
         """
-        limits = self.scheduler.limits
-        longest = request.prompt + request.output
-        if longest > limits.blocks * limits.block_size:
-            raise ValueError(f"{longest} tokens never fit into {limits.blocks} blocks of {limits.block_size}")
-        if longest > limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
-            raise ValueError(f"{longest} tokens never fit into a budget of {limits.max_num_batched_tokens}")
+        check_fits(request, self.limits)
         if not self.busy:
             self.clock_s = max(self.clock_s, request.arrival_s)
         if not self.scheduler.waiting:
@@ -95,12 +120,31 @@ class Engine:
                 break
         return ended
 
-    def emissions(self, request: Request, until_s: float = inf) -> list[float]:
+    def warm(self, keys: Sequence[int]) -> None:
+        """Fill the prefix cache with these blocks, as far as they are not there; nothing happens if they do not fit."""
+        pool = self.scheduler.pool
+        wanted = [key for key in keys if not pool.cached((key,))]
+        if len(wanted) <= pool.free:
+            pool.take(len(wanted))
+            pool.give_back(0, [key for key in wanted if pool.publish(key)])
+
+    def chunks(self, request: Request, until_s: float = inf) -> Chunks:
         """When the request got its tokens, each a chunk of its own, up to and including `until_s`."""
-        times = [time for first, past in request.spans for time in self.ends[first:past]]
-        while times and times[-1] > until_s:
-            times.pop()
-        return times
+        return self._chunks.of(request.spans, until_s)
+
+    @property
+    def totals(self) -> Totals:
+        scheduler = self.scheduler
+        return Totals(
+            preemptions=scheduler.preemptions,
+            computed_tokens=scheduler.computed_tokens,
+            preempted_tokens=scheduler.preempted_tokens,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            free=scheduler.pool.free,
+            least_free=scheduler.least_free,
+            evictions=scheduler.pool.evictions,
+        )
 
     def _step(self) -> list[Request]:
         """One step as the scheduler decides it."""

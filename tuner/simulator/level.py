@@ -1,15 +1,14 @@
 """One level of load on simulated engines: the same requests, phases and stop rules as under the live client."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
 
 from tuner.early import EarlyFailure, InOrder
 from tuner.load.arrivals import DRAIN, MEASURED, WARMUP, Window
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.load.shape import Rows, level_requests
 from tuner.records import OK, UNFINISHED, Phase, Record
-from tuner.simulator.cluster import Cluster, Routing
-from tuner.simulator.engine import Engine, Patience
+from tuner.simulator.cluster import Cluster, Routing, make_engine
+from tuner.simulator.engine import Patience
 from tuner.simulator.scheduler import EngineLimits, Request
 from tuner.simulator.steptime import StepTime
 
@@ -39,7 +38,7 @@ class Level:
         max_model_len: Requests of more tokens, prompt and answer together, are refused.
         front_end_s: See `Cluster`.
         routing: See `Cluster`.
-        compress: See `engine`.
+        compiled: See `make_engine`.
     """
 
     def __init__(
@@ -53,13 +52,13 @@ class Level:
         max_model_len: int,
         front_end_s: float = 0.0,
         routing: Routing = "round_robin",
-        compress: bool = True,
+        compiled: bool | None = None,
     ) -> None:
         self._plan, self._rows, self._limits = plan, rows, limits
         self._max_model_len, self._front_end_s = max_model_len, front_end_s
         timeout = plan.workload.timeout
         patience = Patience(timeout.first_token_s, timeout.between_tokens_s, timeout.total_s)
-        self._engines = [Engine(limits, step_time, patience=patience, compress=compress) for _ in range(engines)]
+        self._engines = [make_engine(limits, step_time, patience, compiled=compiled) for _ in range(engines)]
         self._cluster = Cluster(self._engines, routing=routing, front_end_s=front_end_s)
         self._early = EarlyFailure(plan.slo, plan.alpha, plan.divide_counts) if plan.stop_early else None
         self._order: InOrder[Request] | None = None  # from the first measured request on
@@ -155,11 +154,7 @@ class Level:
         """`cache: warm` fills the prefix caches with the level's first shared prefixes, spread as the router would."""
         cache = self._plan.workload.cache
         for index in range(min(cache.requests, len(self._shapes)) if cache.policy == "warm" else 0):
-            pool = self._engines[index % len(self._engines)].scheduler.pool
-            keys = [key for key in self._shared(index) if not pool.cached((key,))]
-            if len(keys) <= pool.free:
-                pool.take(len(keys))
-                pool.give_back(0, [key for key in keys if pool.publish(key)])
+            self._engines[index % len(self._engines)].warm(self._shared(index))
 
     def _watch(self, ended: Sequence[Request]) -> bool:
         """The level is over: every measured request is decided, or a limit is certainly broken."""
@@ -189,19 +184,19 @@ class Level:
         decided = request.ended_s <= end_s
         if decided and request.number in self._records:
             return self._records[request.number]
-        times = self._engines[request.engine].emissions(request, end_s)
+        chunks = self._engines[request.engine].chunks(request, end_s)
         return Record(
             id=str(request.number),
             scheduled_s=request.scheduled_s,
             sent_s=request.scheduled_s,
-            first_token_s=times[0] if times else None,
-            last_token_s=times[-1] if times else None,
+            first_token_s=chunks[0][0] if chunks else None,
+            last_token_s=chunks[-1][0] if chunks else None,
             asked_input_tokens=request.prompt,
-            input_tokens=request.prompt if times else None,
+            input_tokens=request.prompt if chunks else None,
             asked_output_tokens=request.output,
-            output_tokens=len(times),
+            output_tokens=len(chunks),
             token_source="usage",  # noqa: S106
-            chunks=tuple(zip(times, repeat(1))),
+            chunks=chunks,
             status=(request.status or OK) if decided else UNFINISHED,
             error=_ERRORS.get(request.status) if decided else None,
             phase=_PHASES[self._phases[request.number]],
@@ -228,12 +223,12 @@ class Level:
 
     def _counters(self, end_s: float) -> dict[str, float]:
         """Names as the engine's own at /metrics where it has them; `level_seconds` is the level's virtual duration."""
-        schedulers = [engine.scheduler for engine in self._engines]
-        used = [1 - each.least_free / each.pool.blocks for each in schedulers]
+        totals = [engine.totals for engine in self._engines]
+        used = [1 - each.least_free / self._limits.blocks for each in totals]
         return {
             "level_seconds": end_s,
-            "num_preemptions_total": float(sum(each.preemptions for each in schedulers)),
-            "prefix_cache_queries_total": float(sum(each.prefix_queries for each in schedulers)),
-            "prefix_cache_hits_total": float(sum(each.prefix_hits for each in schedulers)),
+            "num_preemptions_total": float(sum(each.preemptions for each in totals)),
+            "prefix_cache_queries_total": float(sum(each.prefix_queries for each in totals)),
+            "prefix_cache_hits_total": float(sum(each.prefix_hits for each in totals)),
             "kv_cache_usage_peak": max(used),
         }

@@ -48,6 +48,7 @@ class Request:
     scheduled_s: float = 0.0  # patience counts from here
     arrival_s: float = 0.0  # the engine sees it from here on, when the front end is done with it
     engine: int = 0  # which engine serves it
+    place: int = -1  # in the arrays of a compiled engine
     computed: int = 0  # tokens whose KV lies in the cache, or will after the current step
     emitted: int = 0  # tokens generated
     held: list[int] = field(default_factory=list)  # keys of the named blocks that it holds

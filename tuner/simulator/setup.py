@@ -11,7 +11,7 @@ from tuner.errors import ConfigurationFailed, InputError
 from tuner.model import GIB, ModelFacts
 from tuner.simulator.memory import kv_tokens
 from tuner.simulator.scheduler import EngineLimits
-from tuner.simulator.steptime import Machine, ModelShape, Roofline, StepTime
+from tuner.simulator.steptime import Linear, Machine, ModelShape, roofline
 from tuner.slo import Objective, Pool, Scalar
 
 #: Version of the constants below and of the roofline's form: results of two versions are not comparable.
@@ -51,7 +51,7 @@ class Setup:
     """What one engine of a configuration is like, and how many there are."""
 
     limits: EngineLimits
-    step_time: StepTime
+    step_time: Linear
     engines: int
     kv_tokens: int  # of one engine
     max_model_len: int  # tokens
@@ -86,7 +86,7 @@ def resolve(configuration: Configuration, objective: Objective) -> Setup:
         )
     return Setup(
         limits=_limits(flags, pool, blocks, block_size, max_model_len),
-        step_time=Roofline(shape, machine_of(pool, fp8=shape.compute_bytes == 1), tensor_parallel),
+        step_time=roofline(shape, machine_of(pool, fp8=shape.compute_bytes == 1), tensor_parallel),
         engines=role.replicas * _whole(flags, "data_parallel_size", 1),
         kv_tokens=blocks * block_size,
         max_model_len=max_model_len,

@@ -1,0 +1,565 @@
+"""
+The engine's steps, compiled: decisions and arithmetic of `scheduler`, `blocks` and `engine`, in arrays.
+
+Those three are what this is meant to do, and tests compare every bit. Names are theirs. All functions lie in one file
+because a compiled function is cached until its own file changes, whatever becomes of the functions that it calls.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: What `advance` returns: done, or an array is full and wants to be made larger.
+DONE, MORE_ENDS, MORE_SPANS = range(3)
+#: Code of a request's status; index of `compiled.STATUSES`.
+LIVE, ENDED_OK, TIMEOUT_FIRST, TIMEOUT_GAP, TIMEOUT_TOTAL = range(5)
+
+# Columns of `State.requests`. KEYS_AT and HELD_AT are places in `keys` and `held`, SPAN is a row of `spans`.
+(PROMPT, OUTPUT, KEYS_AT, KEYS, HELD_AT, HELD, COMPUTED, EMITTED, HIT, PREEMPTED, STATUS, SPAN) = range(12)
+REQUEST_COLUMNS = 12
+# Columns of `State.times`.
+(SCHEDULED_S, ENDED_S) = range(2)
+TIME_COLUMNS = 2
+# Columns of `State.spans`: steps [first, past), and the row of the request's span before.
+(FIRST, PAST, BEFORE) = range(3)
+SPAN_COLUMNS = 3
+# Columns of `State.queue`, a ring of free blocks around node 0; nodes from 1 to RUN_NODES are runs, then come keys.
+(PREVIOUS, NEXT) = range(2)
+QUEUE_COLUMNS = 2
+
+# Places in `State.ints`.
+(
+    MAX_TOKENS,
+    MAX_SEQS,
+    BLOCK_SIZE,
+    CHUNKED,
+    CACHING,
+    THRESHOLD,
+    RUNNING,
+    WAITING,
+    WAITING_HEAD,
+    ENDS,
+    SPANS,
+    ENDED,
+    JUST_ENDED,
+    PREEMPTIONS,
+    COMPUTED_TOKENS,
+    PREEMPTED_TOKENS,
+    QUERIES,
+    HITS,
+    FREE,
+    LEAST_FREE,
+    EVICTIONS,
+    RUN_NODES,
+    SPARE_NODE,
+    USED_NODES,
+    STEADY,
+    CHUNKS,  # of prompts in the current step
+) = range(26)
+INTS = 26
+
+# Places in `State.floats`.
+(
+    CLOCK_S,
+    EXPIRY_S,
+    FIRST_TOKEN_S,
+    BETWEEN_TOKENS_S,
+    TOTAL_S,
+    STEP_FIXED_S,
+    STEP_TOKEN_S,
+    STEP_WEIGHTS_S,
+    STEP_PAIR_S,
+    STEP_CONTEXT_S,
+    STEP_EXTRA_TOKEN_S,
+    STEP_FACTOR,
+) = range(12)
+FLOATS = 12
+
+
+class State(NamedTuple):
+    """One engine."""
+
+    ints: Ints
+    floats: Floats
+    requests: Ints
+    times: Floats
+    waiting: Ints  # a ring; its length is a power of two
+    running: Ints
+    step: Ints  # who is in the current step, and behind them how many tokens each gets
+    wanted: Ints  # scratch, one for each token of a block
+    ended: Ints
+    ends: Floats
+    spans: Ints
+    keys: Ints
+    held: Ints
+    holders: Ints  # by key; −1 = not cached
+    queue: Ints
+    lengths: Ints  # of the runs
+
+
+def _compiled(function: F) -> F:
+    return cast("F", njit(cache=True, nogil=True)(function))
+
+
+@_compiled
+def _unlink(s: State, node: int) -> None:
+    before, after = s.queue[node, PREVIOUS], s.queue[node, NEXT]
+    s.queue[before, NEXT] = after
+    s.queue[after, PREVIOUS] = before
+
+
+@_compiled
+def _append(s: State, node: int) -> None:
+    last = s.queue[0, PREVIOUS]
+    s.queue[last, NEXT] = node
+    s.queue[node, PREVIOUS] = last
+    s.queue[node, NEXT] = 0
+    s.queue[0, PREVIOUS] = node
+
+
+@_compiled
+def _append_run(s: State, length: int) -> None:
+    """Unnamed blocks at the end of the queue; the run that lies there already grows."""
+    s.ints[FREE] += length
+    last = s.queue[0, PREVIOUS]
+    if 0 < last <= s.ints[RUN_NODES]:
+        s.lengths[last] += length
+        return
+    node = s.ints[SPARE_NODE]
+    if node:
+        s.ints[SPARE_NODE] = s.queue[node, NEXT]
+    else:
+        s.ints[USED_NODES] += 1
+        node = s.ints[USED_NODES]
+    s.lengths[node] = length
+    _append(s, node)
+
+
+@_compiled
+def _take(s: State, count: int) -> None:
+    """As `BlockPool.take`."""
+    s.ints[FREE] -= count
+    while count > 0:
+        node = s.queue[0, NEXT]
+        if node > s.ints[RUN_NODES]:
+            _unlink(s, node)
+            s.holders[node - s.ints[RUN_NODES] - 1] = -1
+            s.ints[EVICTIONS] += 1
+            count -= 1
+            continue
+        length = s.lengths[node]
+        if length > count:
+            s.lengths[node] = length - count
+            return
+        _unlink(s, node)
+        s.queue[node, NEXT] = s.ints[SPARE_NODE]
+        s.ints[SPARE_NODE] = node
+        count -= length
+
+
+@_compiled
+def _let_go(s: State, key: int) -> None:
+    s.holders[key] -= 1
+    if s.holders[key] == 0:
+        _append(s, key + s.ints[RUN_NODES] + 1)
+        s.ints[FREE] += 1
+
+
+@_compiled
+def _free(s: State, r: int) -> None:
+    """As `Scheduler._free` and `BlockPool.give_back`."""
+    size = s.ints[BLOCK_SIZE]
+    held = s.requests[r, HELD]
+    unnamed = (s.requests[r, COMPUTED] + size - 1) // size - held
+    if unnamed:
+        _append_run(s, unnamed)
+    at = s.requests[r, HELD_AT]
+    for place in range(at + held - 1, at - 1, -1):
+        _let_go(s, s.held[place])
+    s.requests[r, HELD] = 0
+
+
+@_compiled
+def _leave(s: State) -> None:
+    """As `Scheduler.leave`."""
+    stay = 0
+    for place in range(s.ints[RUNNING]):
+        r = s.running[place]
+        if s.requests[r, STATUS]:
+            _free(s, r)
+        else:
+            s.running[stay] = r
+            stay += 1
+    s.ints[RUNNING] = stay
+
+
+@_compiled
+def _capped(s: State, tokens: int) -> int:
+    threshold = s.ints[THRESHOLD]
+    return min(tokens, threshold) if threshold else tokens
+
+
+@_compiled
+def _make_room(s: State, r: int, tokens: int) -> bool:
+    """As `Scheduler._make_room`."""
+    size = s.ints[BLOCK_SIZE]
+    computed = s.requests[r, COMPUTED]
+    needed = (computed + tokens + size - 1) // size - (computed + size - 1) // size
+    while needed > s.ints[FREE]:
+        s.ints[RUNNING] -= 1
+        victim = s.running[s.ints[RUNNING]]
+        _free(s, victim)
+        s.ints[PREEMPTED_TOKENS] += s.requests[victim, COMPUTED] - s.requests[victim, HIT]
+        s.requests[victim, COMPUTED] = 0
+        s.requests[victim, HIT] = 0
+        s.requests[victim, PREEMPTED] += 1
+        s.ints[PREEMPTIONS] += 1
+        s.ints[WAITING_HEAD] = (s.ints[WAITING_HEAD] - 1) & (len(s.waiting) - 1)
+        s.waiting[s.ints[WAITING_HEAD]] = victim
+        s.ints[WAITING] += 1
+        if victim == r:
+            return False
+    return True
+
+
+@_compiled
+def _compute(s: State, r: int, tokens: int) -> None:
+    """As `Scheduler._compute`."""
+    size = s.ints[BLOCK_SIZE]
+    start = s.requests[r, COMPUTED]
+    end = start + tokens
+    _take(s, (end + size - 1) // size - (start + size - 1) // size)
+    s.requests[r, COMPUTED] = end
+    s.ints[COMPUTED_TOKENS] += tokens
+    if s.ints[CACHING] and start < s.requests[r, KEYS] * size:
+        at, held_at = s.requests[r, KEYS_AT], s.requests[r, HELD_AT]
+        for place in range(start // size, min(end // size, s.requests[r, KEYS])):
+            key = s.keys[at + place]
+            if s.holders[key] < 0:
+                s.holders[key] = 1
+                s.held[held_at + s.requests[r, HELD]] = key
+                s.requests[r, HELD] += 1
+
+
+@_compiled
+def _cached(s: State, r: int) -> tuple[int, int]:
+    """Blocks of the request that the prefix cache holds, and how many of them nobody uses."""
+    if not s.ints[CACHING]:
+        return 0, 0
+    usable = min(s.requests[r, KEYS], (s.requests[r, PROMPT] + s.requests[r, EMITTED] - 1) // s.ints[BLOCK_SIZE])
+    at, idle = s.requests[r, KEYS_AT], 0
+    for place in range(usable):
+        holders = s.holders[s.keys[at + place]]
+        if holders < 0:
+            return place, idle
+        idle += holders == 0
+    return usable, idle
+
+
+@_compiled
+def _hold(s: State, r: int, count: int) -> None:
+    """The request uses the first `count` of its keys, all cached."""
+    at, held_at = s.requests[r, KEYS_AT], s.requests[r, HELD_AT]
+    for place in range(count):
+        key = s.keys[at + place]
+        if s.holders[key] == 0:
+            _unlink(s, key + s.ints[RUN_NODES] + 1)
+            s.ints[FREE] -= 1
+        s.holders[key] += 1
+        s.held[held_at + place] = key
+    s.requests[r, HELD] = count
+
+
+@_compiled
+def _admit(s: State, budget: int, scheduled: int) -> int:
+    """As `Scheduler._admit`; returns how many requests are in the step now."""
+    size = s.ints[BLOCK_SIZE]
+    while s.ints[WAITING] and budget > 0 and s.ints[RUNNING] < s.ints[MAX_SEQS]:
+        r = s.waiting[s.ints[WAITING_HEAD]]
+        hit, idle = _cached(s, r)
+        total = s.requests[r, PROMPT] + s.requests[r, EMITTED]
+        rest = _capped(s, total - hit * size)
+        if rest > budget and not s.ints[CHUNKED]:
+            break
+        if (total + size - 1) // size - hit + idle > s.ints[FREE]:
+            break
+        s.ints[WAITING_HEAD] = (s.ints[WAITING_HEAD] + 1) & (len(s.waiting) - 1)
+        s.ints[WAITING] -= 1
+        s.running[s.ints[RUNNING]] = r
+        s.ints[RUNNING] += 1
+        _hold(s, r, hit)
+        s.requests[r, COMPUTED] = s.requests[r, HIT] = hit * size
+        if s.ints[CACHING]:
+            s.ints[QUERIES] += total
+        s.ints[HITS] += hit * size
+        tokens = min(rest, budget)
+        _compute(s, r, tokens)
+        s.step[scheduled] = r
+        s.step[len(s.running) + scheduled] = tokens
+        scheduled += 1
+        budget -= tokens
+    return scheduled
+
+
+@_compiled
+def _schedule(s: State) -> int:
+    """As `Scheduler.schedule`; `step` gets requests, and behind them their tokens; returns how many there are."""
+    ints, requests, step = s.ints, s.requests, s.step
+    size, half = ints[BLOCK_SIZE], len(s.running)
+    budget, before, position = ints[MAX_TOKENS], ints[PREEMPTIONS], 0
+    while position < ints[RUNNING] and budget > 0:
+        r = s.running[position]
+        computed, total = requests[r, COMPUTED], requests[r, PROMPT] + requests[r, EMITTED]
+        if requests[r, EMITTED] and computed % size and computed + 1 == total:
+            requests[r, COMPUTED] = total
+            ints[COMPUTED_TOKENS] += 1
+            tokens = 1
+        else:
+            tokens = min(_capped(s, total - computed), budget)
+            if not _make_room(s, r, tokens):
+                break
+            _compute(s, r, tokens)
+        step[position] = r
+        step[half + position] = tokens
+        budget -= tokens
+        position += 1
+    if ints[PREEMPTIONS] == before:
+        position = _admit(s, budget, position)
+    ints[LEAST_FREE] = min(ints[LEAST_FREE], ints[FREE])
+    return position
+
+
+@_compiled
+def _linear(floats: Floats, tokens: int, pairs: float, read: int) -> float:
+    """As `Linear.step`."""
+    seconds: float = floats[STEP_FACTOR] * (
+        floats[STEP_FIXED_S]
+        + max(tokens * floats[STEP_TOKEN_S], floats[STEP_WEIGHTS_S])
+        + pairs * floats[STEP_PAIR_S]
+        + read * floats[STEP_CONTEXT_S]
+        + tokens * floats[STEP_EXTRA_TOKEN_S]
+    )
+    return seconds
+
+
+@_compiled
+def _seconds(s: State, count: int) -> float:
+    """Of the step with the first `count` in `step`."""
+    requests, floats, half = s.requests, s.floats, len(s.running)
+    decodes, context, more, pairs, before = 0, 0, 0, 0.0, 0
+    for place in range(count):
+        r, tokens = s.step[place], s.step[half + place]
+        computed, emitted = requests[r, COMPUTED], requests[r, EMITTED]
+        if tokens == 1 and emitted and computed == requests[r, PROMPT] + emitted:
+            decodes += 1
+            context += computed
+        else:
+            more += tokens
+            pairs += tokens * ((computed - tokens) + (tokens + 1) / 2)
+            before += computed - tokens
+    s.ints[CHUNKS] = count - decodes
+    return _linear(floats, decodes + more, pairs, context + before)
+
+
+@_compiled
+def _deadline(s: State, r: int) -> tuple[float, int]:
+    """As `Engine._deadline`."""
+    total_s = s.times[r, SCHEDULED_S] + s.floats[TOTAL_S]
+    if s.requests[r, EMITTED]:
+        gap_s = s.ends[s.spans[s.requests[r, SPAN], PAST] - 1] + s.floats[BETWEEN_TOKENS_S]
+        return (gap_s, TIMEOUT_GAP) if gap_s <= total_s else (total_s, TIMEOUT_TOTAL)
+    first_s = s.times[r, SCHEDULED_S] + s.floats[FIRST_TOKEN_S]
+    return (first_s, TIMEOUT_FIRST) if first_s <= total_s else (total_s, TIMEOUT_TOTAL)
+
+
+@_compiled
+def _end(s: State, r: int, status: int, at_s: float) -> None:
+    s.requests[r, STATUS] = status
+    s.times[r, ENDED_S] = at_s
+    s.ended[s.ints[ENDED]] = r
+    s.ints[ENDED] += 1
+
+
+@_compiled
+def _hang_ups(s: State) -> None:
+    """As `Engine._hang_ups`."""
+    clock_s, least_s = s.floats[CLOCK_S], np.inf
+    for place in range(s.ints[RUNNING]):
+        r = s.running[place]
+        deadline_s, status = _deadline(s, r)
+        if deadline_s < clock_s:
+            _end(s, r, status, deadline_s)
+        else:
+            least_s = min(least_s, deadline_s)
+    head, mask, seen = s.ints[WAITING_HEAD], len(s.waiting) - 1, 0
+    while seen < s.ints[WAITING]:
+        r = s.waiting[(head + seen) & mask]
+        deadline_s, status = _deadline(s, r)
+        if deadline_s < clock_s:
+            _end(s, r, status, deadline_s)
+        else:
+            least_s = min(least_s, deadline_s)
+            if not s.requests[r, EMITTED]:
+                break
+        seen += 1
+    free = seen
+    for place in range(seen - 1, -1, -1):
+        r = s.waiting[(head + place) & mask]
+        if not s.requests[r, STATUS]:
+            free -= 1
+            s.waiting[(head + free) & mask] = r
+    s.ints[WAITING_HEAD] = (head + free) & mask
+    s.ints[WAITING] -= free
+    _leave(s)
+    s.floats[EXPIRY_S] = least_s
+
+
+@_compiled
+def _emit(s: State, count: int) -> None:
+    """As `Engine._emit`, to the first `count` in `step`."""
+    requests, spans, index, before = s.requests, s.spans, s.ints[ENDS], s.ints[ENDED]
+    clock_s = s.floats[CLOCK_S]
+    s.ends[index] = clock_s
+    s.ints[ENDS] += 1
+    for place in range(count):
+        r = s.step[place]
+        emitted = requests[r, EMITTED]
+        if requests[r, COMPUTED] < requests[r, PROMPT] + emitted or requests[r, STATUS]:
+            continue
+        requests[r, EMITTED] = emitted + 1
+        last = requests[r, SPAN]
+        if last >= 0 and spans[last, PAST] == index:
+            spans[last, PAST] = index + 1
+        else:
+            new = s.ints[SPANS]
+            s.ints[SPANS] += 1
+            spans[new, FIRST], spans[new, PAST], spans[new, BEFORE] = index, index + 1, last
+            requests[r, SPAN] = new
+            s.floats[EXPIRY_S] = min(s.floats[EXPIRY_S], clock_s + s.floats[BETWEEN_TOKENS_S])
+        if emitted + 1 == requests[r, OUTPUT]:
+            _end(s, r, ENDED_OK, clock_s)
+    if s.ints[ENDED] > before:
+        _leave(s)
+
+
+@_compiled
+def _is_steady(s: State, ended: int, preemptions: int) -> bool:
+    """Whether the next step is like the last one, in which `ended` requests ended."""
+    if not s.ints[RUNNING] or preemptions != s.ints[PREEMPTIONS]:
+        return False
+    if s.ints[WAITING] and (s.ints[CHUNKS] or ended):
+        return False
+    for place in range(s.ints[RUNNING]):
+        last = s.requests[s.running[place], SPAN]
+        if last < 0 or s.spans[last, PAST] != s.ints[ENDS]:
+            return False
+    return True
+
+
+@_compiled
+def _run(s: State, until_s: float) -> None:
+    """As `Engine._run`."""
+    ints, floats, requests, wanted, size = s.ints, s.floats, s.requests, s.wanted, s.ints[BLOCK_SIZE]
+    batch, context, left = ints[RUNNING], 0, len(s.ends) - ints[ENDS]
+    wanted[:] = 0
+    for place in range(batch):
+        r = s.running[place]
+        computed = requests[r, COMPUTED]
+        wanted[(size - computed % size) % size] += 1
+        context += computed + 1
+        left = min(left, requests[r, OUTPUT] - requests[r, EMITTED])
+    clock_s, expiry_s, free, steps = floats[CLOCK_S], floats[EXPIRY_S], ints[FREE], 0
+    for index in range(left):
+        free -= wanted[index % size]
+        if clock_s >= until_s or free < 0:
+            break
+        end_s = clock_s + _linear(floats, batch, 0.0, context)
+        if end_s > expiry_s:
+            break
+        clock_s = end_s
+        s.ends[ints[ENDS] + index] = end_s
+        context += batch
+        steps += 1
+    ints[STEADY] = clock_s >= until_s or steps == left
+    if not steps:
+        return
+    floats[CLOCK_S] = clock_s
+    ints[ENDS] += steps
+    _take(s, steps // size * batch + wanted[: steps % size].sum())
+    ints[LEAST_FREE] = min(ints[LEAST_FREE], ints[FREE])
+    ints[COMPUTED_TOKENS] += steps * batch
+    before = ints[ENDED]
+    for place in range(batch):
+        r = s.running[place]
+        requests[r, COMPUTED] += steps
+        requests[r, EMITTED] += steps
+        s.spans[requests[r, SPAN], PAST] += steps
+        if requests[r, EMITTED] == requests[r, OUTPUT]:
+            _end(s, r, ENDED_OK, clock_s)
+    ints[JUST_ENDED] = ints[ENDED] - before
+    if ints[JUST_ENDED]:
+        _leave(s)
+        if ints[WAITING] or not ints[RUNNING]:
+            ints[STEADY] = 0
+
+
+@_compiled
+def _step(s: State) -> None:
+    """As `Engine._step`."""
+    preemptions, before = s.ints[PREEMPTIONS], s.ints[ENDED]
+    count = _schedule(s)
+    if not count:
+        return
+    s.floats[CLOCK_S] += _seconds(s, count)
+    if s.floats[CLOCK_S] > s.floats[EXPIRY_S]:
+        _hang_ups(s)
+    _emit(s, count)
+    s.ints[JUST_ENDED] = s.ints[ENDED] - before
+    s.ints[STEADY] = _is_steady(s, s.ints[JUST_ENDED], preemptions)
+
+
+@_compiled
+def advance(until_s: float, stop_at_end: bool, *arrays: Any) -> int:
+    """
+    As `Engine.advance`; who ended stands in `ended`.
+
+    Args:
+        until_s: Exclusive.
+        stop_at_end: Return after the first step in which a request ends.
+        arrays: A `State`, taken apart: arrays are handed over faster than a tuple of them.
+
+    Returns:
+        DONE, or which array must be made larger before it can go on.
+    """
+    s = State(*arrays)
+    before = s.ints[ENDED]
+    while (s.ints[RUNNING] or s.ints[WAITING]) and s.floats[CLOCK_S] < until_s:
+        if s.ints[ENDS] == len(s.ends):
+            return MORE_ENDS
+        if s.ints[SPANS] + len(s.running) > len(s.spans):
+            return MORE_SPANS
+        if s.ints[STEADY]:
+            _run(s, until_s)
+        else:
+            _step(s)
+        if stop_at_end and s.ints[ENDED] > before:
+            break
+    return DONE
+
+
+@_compiled
+def warm(absent: Ints, *arrays: Any) -> None:
+    """As `Engine.warm`; `absent` are keys that are not cached, and they fit."""
+    s = State(*arrays)
+    _take(s, len(absent))
+    for key in absent:
+        s.holders[key] = 1
+    for key in absent[::-1]:
+        _let_go(s, key)
