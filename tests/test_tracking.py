@@ -518,6 +518,14 @@ def test_an_error_does_not_show_the_password_of_its_address():
     assert "canary" not in said
 
 
+def test_a_port_is_no_status_code():
+    """
+    An address that happens to hold 403 is not a refused host name.
+    """
+    said = tracking_uri.explain(TimeoutError("127.0.0.1:48403 timed out"), "http://127.0.0.1:48403")
+    assert "tuner sync" in said
+
+
 # -- names --------------------------------------------------------------------------------------------------------
 
 

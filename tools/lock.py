@@ -18,9 +18,8 @@ HEADER = """\
 def main() -> None:
     root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
-    done = subprocess.run(
-        [*command, "--group", str(root / "pyproject.toml:dev"), str(root)], check=True, stdout=subprocess.PIPE, text=True
-    )
+    command += ["--group", str(root / "pyproject.toml:dev"), str(root)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     packages = [item["metadata"] for item in json.loads(done.stdout)["install"]]
     pins = {f"{each['name'].lower().replace('_', '-')}=={each['version']}" for each in packages}
     sys.stdout.write(HEADER + "".join(f"{pin}\n" for pin in sorted(pins) if not pin.startswith("slo-tuner==")))

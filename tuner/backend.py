@@ -22,7 +22,8 @@ def launcher_for(backend: str, objective: Objective, *, ray: str | None, registr
         backend: "simulated", "local" or "ray".
         objective: The objective file.
         ray: Address of a running cluster; None = a local one of our own.
-        registry: Directory in which running processes are written down; what an earlier tuner left there is ended.
+        registry: Directory of the study in which running processes are written down, and the study's name to the nodes
+            of a cluster; what an earlier tuner of the same study left is ended first.
 
     Raises:
         InputError: The simulator does not know the model or the device.
@@ -40,6 +41,6 @@ def launcher_for(backend: str, objective: Objective, *, ray: str | None, registr
         case "ray":
             from tuner.deployment.ray import RayLauncher
 
-            return RayLauncher(objective, address=ray, registry=registry)
+            return RayLauncher(objective, address=ray, study=str(registry.resolve()))
         case _:
             raise ValueError(backend)

@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from tuner import (
     naming,
     objective_file,
     objective_text,
+    objective_warnings,
     presets,
     provenance,
     result,
     space_file,
 )
-from tuner.backend import resolve
+from tuner.backend import launcher_for, resolve
 from tuner.budget import exceeded, merged
 from tuner.deployment import Launcher
 from tuner.errors import InputError, Interrupted, StudyChanged, StudyFailed
@@ -29,6 +31,7 @@ from tuner.load.plan import LevelData
 from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
 from tuner.result import Gain, Status, Verified
+from tuner.samplers import Proposals
 from tuner.slo import Objective
 from tuner.space import Space
 from tuner.study import Study
@@ -95,6 +98,53 @@ def read(request: Request) -> Inputs:
     if problem is not None:
         raise InputError(f"{objective.path}: {problem}")
     return Inputs(objective, space, facts, longest, resolve(request.backend or objective.backend))
+
+
+def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object]]:
+    """
+    Run a study, or go on with one of the same name.
+
+    Returns:
+        Directory of the study, and the content of its `result.json`.
+
+    Raises:
+        InputError: Wrong input, or the study was begun with other inputs.
+        StudyLocked: Another tuner works on it.
+        Interrupted: Somebody asked to stop; `result.json` says so, and the same command goes on.
+        StudyFailed: It cannot go on; `result.json` says so.
+    """
+    inputs = read(request)
+    ledger = _ledger(request, inputs)
+    for warning in objective_warnings.warnings(inputs.objective):
+        listen(Note(warning, warning=True))
+    listen(Note(f"study {ledger.name}: {ledger.path}"))
+    with ExitStack() as stack:
+        stack.enter_context(ledger.lock())
+        tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
+        launcher = launcher_for(inputs.backend, inputs.objective, ray=request.ray, registry=ledger.path / "processes")
+        stack.callback(launcher.close)
+        space = inputs.space
+        proposals = Proposals(
+            space,
+            storage=request.storage or ledger.path / DATABASE,
+            name=ledger.name,
+            kind=inputs.objective.search.sampler,
+            seed=int(ledger.study["seed"]),
+        )
+        study = Study(
+            objective=inputs.objective,
+            space=space,
+            facts=inputs.facts,
+            longest=inputs.longest,
+            launcher=launcher,
+            ledger=ledger,
+            proposals=proposals,
+            tracker=tracker,
+            seed=int(ledger.study["seed"]),
+            parallel=min(request.parallel or launcher.parallel, launcher.parallel),
+            listen=listen,
+        )
+        return ledger.path, Run(study, launcher, ledger, tracker, listen).go()
 
 
 def longest_request(objective: Objective) -> int | None:

@@ -48,7 +48,7 @@ def connect(uri: str) -> Any:
         os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient
 
-    for name in ("mlflow", "alembic"):
+    for name in ("mlflow", "alembic", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)

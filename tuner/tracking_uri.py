@@ -92,7 +92,7 @@ def explain(error: BaseException, uri: str) -> str:
     for secret in (password, unquote(password)) if password else ():
         said = said.replace(secret, "***")
     remedy = "the ledger has everything; repeat with `tuner sync` once it works"
-    if "403" in said or "nvalid Host" in said or "DNS rebinding" in said:
+    if "error code 403" in said or "nvalid Host" in said or "DNS rebinding" in said:
         host = urlsplit(uri).netloc.rpartition("@")[2]
         remedy = (
             f"the server refuses this host name: start it with `mlflow server --allowed-hosts {host}`, "

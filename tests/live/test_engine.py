@@ -18,7 +18,7 @@ from tuner.deployment.launch import Launch
 from tuner.deployment.local import LocalLauncher
 from tuner.errors import ConfigurationFailed
 from tuner.load.plan import LevelPlan
-from tuner.slo import Cache
+from tuner.slo import Cache, Synthetic
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("engine_environment")]
 
@@ -41,19 +41,21 @@ def engine(engine_environment, tmp_path_factory) -> Iterator[Launch]:
 
 def test_engine_serves_requests_with_exact_lengths(engine):
     """Every request of a low rate is answered; its prompt and its answer have exactly the tokens asked for."""
-    data = engine.drive(plan_for(1))
-    assert {record.status for record in data.records} == {"ok"}
-    assert {record.token_source for record in data.records} == {"usage"}
-    assert {record.input_tokens for record in data.records} == {64}
-    assert {record.output_tokens for record in data.records} == {8}
+    measured = [record for record in engine.drive(plan_for(1)).records if record.phase == "measured"]
+    assert len(measured) >= 30
+    assert {record.status for record in measured} == {"ok"}
+    assert {record.token_source for record in measured} == {"usage"}
+    assert {record.input_tokens for record in measured} == {64}
+    assert {record.output_tokens for record in measured} == {8}
     assert engine.facts["engine_version"].startswith("0.32.0")
 
 
 def test_counters_and_gauges_are_of_this_level(engine):
-    """Prompt and output tokens that the engine counted are those of the records; gauges were sampled each second."""
+    """The engine's own counts of tokens are those of the records; gauges were sampled each second."""
     data = engine.drive(plan_for(2))
-    assert data.counters["prompt_tokens_total"] == 64 * len(data.records)
-    assert data.counters["generation_tokens_total"] == 8 * len(data.records)
+    complete = sum(record.status == "ok" for record in data.records)  # the others were cut off in the drain
+    assert 64 * complete <= data.counters["prompt_tokens_total"] <= 64 * len(data.records)
+    assert 8 * complete <= data.counters["generation_tokens_total"] <= 8 * len(data.records)
     assert data.counters["prompt_tokens_by_source_total.local_compute"] > 0
     assert len(data.samples) >= 3
     assert {"t_s", "num_requests_running", "kv_cache_usage_perc"} <= set(data.samples[0])
@@ -61,7 +63,8 @@ def test_counters_and_gauges_are_of_this_level(engine):
 
 def test_prefix_cache_is_reset_between_levels_unless_steady(engine):
     """The same prompts again hit nothing after a cold start of the level, and hit when the cache is left alone."""
-    first = plan_for(3)
+    first = plan_for(3)  # longer than two blocks, of 128 tokens each on a CPU
+    first = replace(first, workload=replace(first.workload, source=Synthetic(300, 4)))
     steady = replace(first, workload=replace(first.workload, cache=Cache("steady")))
     engine.drive(first)
     assert engine.drive(first).counters["prefix_cache_hits_total"] == 0
@@ -75,7 +78,7 @@ def test_ray_places_a_real_engine(engine_environment, tmp_path):
     try:
         with launcher.deployment(Configuration({}), tmp_path) as running:
             data = running.drive(plan_for(1))
-        assert {record.status for record in data.records} == {"ok"}
+        assert {record.status for record in data.records if record.phase == "measured"} == {"ok"}
         assert "Application startup complete" in (tmp_path / "engine-0.log").read_text()
     finally:
         launcher.close()

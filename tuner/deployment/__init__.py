@@ -48,7 +48,7 @@ class Deployment(Protocol):
 
     @property
     def commands(self) -> list[dict[str, object]]:
-        """Role, argv and env (secrets masked) of each process, for `commands.json`; empty when simulated."""
+        """Role, argv and env (secrets masked) of each process, for `commands.json`; templates until it was started."""
 
     def __enter__(self) -> Running: ...
 
@@ -84,4 +84,3 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Let go of the cluster. Idempotent."""
-

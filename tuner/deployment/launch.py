@@ -19,7 +19,7 @@ from typing import Protocol, Self
 
 from tuner.deployment import counters
 from tuner.deployment.spec import Address, Command, ProcessSpec, environment, masked, resolve
-from tuner.errors import ConfigurationFailed, InfrastructureFailed
+from tuner.errors import ConfigurationFailed, InfrastructureFailed, Interrupted
 from tuner.load.endpoint import Endpoint
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.slo import Arrivals, Objective
@@ -91,11 +91,18 @@ class Launch:
         specs: The processes; exactly one is the endpoint.
         objective: Model, engine settings and workload.
         open_host: Takes the units; may wait for them, raises `InfrastructureFailed`.
+        interrupted: Set from another thread to end whatever the deployment does.
     """
 
     source = "live"
 
-    def __init__(self, specs: Sequence[ProcessSpec], objective: Objective, open_host: Callable[[], Host]) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        objective: Objective,
+        open_host: Callable[[], Host],
+        interrupted: threading.Event | None = None,
+    ) -> None:
         self._specs = sorted(specs, key=lambda spec: spec.order)
         self._objective = objective
         self._open_host = open_host
@@ -104,6 +111,7 @@ class Launch:
         self._commands: dict[str, Command] = {}
         self._facts: dict[str, object] = {}
         self._closing = threading.Event()
+        self._interrupted = threading.Event() if interrupted is None else interrupted
         self._failure: Failure | None = None
         self._watcher: threading.Thread | None = None
 
@@ -172,6 +180,7 @@ class Launch:
 
     def _start(self) -> None:
         began = time.monotonic()
+        self._raise_if_interrupted()
         self._closing.clear()
         self._failure = None
         self._host = self._open_host()
@@ -212,9 +221,12 @@ class Launch:
                 pool.submit(self._handles[spec.name].wait_ready, self._objective.model, limit_s, cancelled): spec.name
                 for spec in specs
             }
-            done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
+            left = set(waiting)
+            while left:
+                done, left = wait(left, timeout=_WATCH_S, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                self._raise_if_interrupted()
             return {name: future.result() for future, name in waiting.items()}
         finally:
             cancelled.set()
@@ -263,7 +275,12 @@ class Launch:
         """What the load client is told; empty while it may go on."""
         if self._failure is not None:
             return f"server_died: {self._failure.cause}"
-        return "interrupted: the deployment is being ended" if self._closing.is_set() else ""
+        stopping = self._closing.is_set() or self._interrupted.is_set()
+        return "interrupted: the deployment is being ended" if stopping else ""
+
+    def _raise_if_interrupted(self) -> None:
+        if self._interrupted.is_set():
+            raise Interrupted("the deployment was interrupted while it started")
 
     def _raise_if_dead(self, data: LevelData | None) -> None:
         failure = self._failure

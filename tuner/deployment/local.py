@@ -184,6 +184,7 @@ class LocalLauncher:
         here = units_here(pools, visible_gpus(os.environ), tuple(sorted(os.sched_getaffinity(0))))
         self._have = {name: len(units) for name, units in here.items()}
         self._units = Units(here)
+        self._interrupted = threading.Event()
 
     @property
     def parallel(self) -> int:
@@ -193,7 +194,8 @@ class LocalLauncher:
     def deployment(self, configuration: Configuration, logs: Path) -> Launch:
         """A deployment whose logs go to `logs`; nothing is started yet."""
         specs = vllm.specs(configuration, self._objective)
-        return Launch(specs, self._objective, lambda: LocalHost(specs, self._units, logs, self._settings))
+        host = lambda: LocalHost(specs, self._units, logs, self._settings)  # noqa: E731
+        return Launch(specs, self._objective, host, self._interrupted)
 
     def check(self, configuration: Configuration) -> str | None:
         """Why this machine can never hold the configuration, or None."""
@@ -202,6 +204,10 @@ class LocalLauncher:
             if count > have:
                 return f"needs {count} units of pool {pool}, this machine has {have}"
         return None
+
+    def interrupt(self) -> None:
+        """End whatever runs; see `Launcher`."""
+        self._interrupted.set()
 
     def close(self) -> None:
         """Let go of the registry. Idempotent."""

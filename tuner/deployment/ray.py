@@ -2,14 +2,15 @@
 Deployments on the nodes of a Ray cluster: a placement group for each, an actor for each process and for the load
 client.
 
-Nothing is retried by Ray, no environment and no file is shipped, and a cluster of our own listens on this machine alone.
+Nothing is retried by Ray, and no environment and no file is shipped.
 """
 
+import contextlib
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # would ship the working dire
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
+from ray._private import ray_constants
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
@@ -264,6 +266,7 @@ class RayLauncher:
         if self._ours:
             _connect(objective, address)
         self._cores = Cores()
+        self._interrupted = threading.Event()
         self.reaped = self._reap()
 
     @property
@@ -282,12 +285,16 @@ class RayLauncher:
                 raise InfrastructureFailed("node_lost", f"never schedulable: {refusal}")
             return RayHost(sorted(specs, key=lambda spec: spec.order), self._objective, self._study, logs, self._cores)
 
-        return Launch(specs, self._objective, open_host)
+        return Launch(specs, self._objective, open_host, self._interrupted)
 
     def check(self, configuration: Configuration) -> str | None:
         """Why the cluster, with the nodes that live now, can never hold the configuration; or None."""
         needs = bundles(vllm.specs(configuration, self._objective), self._objective.cluster.pools)
         return misfit(needs, alive(ray.nodes()), one_node=self._objective.cluster.bind == "loopback")
+
+    def interrupt(self) -> None:
+        """End whatever runs; see `Launcher`."""
+        self._interrupted.set()
 
     def close(self) -> None:
         """Let go of the cluster; one that we started ends. Idempotent."""
@@ -323,18 +330,40 @@ def _connect(objective: Objective, address: str | None) -> None:
             return
         cores = len(os.sched_getaffinity(0))
         slots = sum(min(pool.units, cores // pool.cores) for pool in objective.cluster.pools if pool.unit == "cpu")
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            num_cpus=cores,
-            num_gpus=len(visible_gpus(os.environ)),
-            resources={SLOT: float(slots)} if slots else None,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            **common,
-        )
+        with _on_loopback() if objective.cluster.bind == "loopback" else contextlib.nullcontext():
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                num_cpus=cores,
+                num_gpus=len(visible_gpus(os.environ)),
+                resources={SLOT: float(slots)} if slots else None,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                **common,
+            )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InfrastructureFailed("node_lost", f"no Ray cluster at {address or 'this machine'}: {first}") from error
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """
+    Makes the cluster that starts meanwhile listen on loopback alone.
+
+    Ray listens on every address of a Linux machine and turns a loopback address that it is given into the node's.
+    What keeps it on loopback is the switch meant for laptops, read from the environment by whatever it starts.
+    """
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    before, enabled = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[name], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = enabled
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _preflight(address: str) -> None:

@@ -15,7 +15,8 @@ from types import TracebackType
 import numpy as np
 
 from tuner.configuration import Configuration
-from tuner.deployment import Deployment, Running
+from tuner.deployment import Deployment, Running, vllm
+from tuner.deployment.spec import masked
 from tuner.load import traces
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.load.shape import Rows
@@ -114,7 +115,8 @@ class _Deployment:
 
     @property
     def commands(self) -> list[dict[str, object]]:
-        return []
+        """What a live deployment of the configuration would start: templates, for whoever deploys the winner."""
+        return [masked(spec) for spec in vllm.specs(self._configuration, self._world.objective)]
 
     def __enter__(self) -> Running:
         return _Running(self._world, self._configuration)

@@ -32,7 +32,7 @@ PAUSE_S = 0.05
 _SLACK_S = 0.002
 _MOST_MAKING_S = 0.001
 #: Slots of a closed loop open one after the other, this far apart: thousands of connections at once would lag.
-_SLOT_GAP_S = 0.001
+_SLOT_GAP_S = 0.002
 _LEAD_S = 0.05  # from the start of the clock to the first arrival
 
 
