@@ -24,7 +24,8 @@ from scipy.stats import spearmanr
 
 from tuner.configuration import Configuration
 from tuner.load.plan import LevelPlan
-from tuner.simulator.cluster import Cluster, make_engine
+from tuner.simulator.cluster import Cluster
+from tuner.simulator.fleet import make_engine
 from tuner.simulator.level import Level
 from tuner.simulator.scheduler import Request
 from tuner.simulator.setup import resolve
@@ -95,14 +96,7 @@ def speed(case: str, source: Synthetic, *, rate_rps: float | None, concurrency: 
         min_requests=1000,
         stop_early=False,
     )
-    level = Level(
-        plan,
-        None,
-        limits=made.limits,
-        step_time=made.step_time,
-        max_model_len=made.max_model_len,
-        front_end_s=made.front_end_s,
-    )
+    level = Level(plan, None, fleet=made.fleet)
     begun = time.perf_counter()
     data = level.run()
     seconds = time.perf_counter() - begun
@@ -122,7 +116,7 @@ def simulate(measured: dict[str, str]) -> Row:
     }
     wanted = objective("meta-llama/Llama-3.1-70B-Instruct", measured["gpu"], Synthetic(inputs, outputs))
     made = resolve(Configuration(knobs), wanted)
-    engine = make_engine(made.limits, made.step_time)
+    engine = make_engine(made.first.limits, made.first.step_time)
     random = np.random.default_rng(1)
     counted: list[Request] = []
     left = REQUESTS_PER_SLOT * concurrency
@@ -139,7 +133,7 @@ def simulate(measured: dict[str, str]) -> Row:
         left -= sum(any(request is each for each in counted) for request in ended)
         return left == 0
 
-    Cluster([engine], front_end_s=made.front_end_s).closed_loop([0.0] * concurrency, make, watch)
+    Cluster([engine], front_end_s=made.fleet.front_end_s).closed_loop([0.0] * concurrency, make, watch)
     times = [(request, [time for time, _ in engine.chunks(request)]) for request in counted]
     return Row(
         gpu=measured["gpu"],

@@ -13,7 +13,9 @@ from tuner.load.plan import LevelData, LevelPlan
 from tuner.simulator.blocks import BlockPool
 from tuner.simulator.cluster import Cluster
 from tuner.simulator.engine import Engine, Patience
+from tuner.simulator.fleet import Fleet, Group
 from tuner.simulator.level import Level
+from tuner.simulator.router import Router
 from tuner.simulator.scheduler import EngineLimits, Request, Scheduler
 from tuner.simulator.setup import machine_of
 from tuner.simulator.steptime import ModelShape, roofline
@@ -251,7 +253,7 @@ def test_least_loaded_avoids_the_busy_engine():
     """The first engine is busy with a long answer; what comes later, one at a time, goes to the other."""
     requests = [Request(0, 4, 50)] + [Request(number, 4, 2, scheduled_s=5.0 * number) for number in range(1, 6)]
     engines = [Engine(TINY, Seconds()) for _ in range(2)]
-    Cluster(engines, routing="least_loaded").open_loop(requests, lambda _: False)
+    Cluster(engines, router=Router("least_loaded")).open_loop(requests, lambda _: False)
     assert [request.engine for request in requests] == [0, 1, 1, 1, 1, 1]
 
 
@@ -296,7 +298,7 @@ def test_taking_equal_steps_at_once_changes_no_bit(workload, limits, patience):
             Engine(fitting, Seconds(0.3, 0.07), patience=Patience(patience, patience, inf), compress=compress)
             for _ in range(2)
         ]
-        Cluster(engines, routing="least_loaded").open_loop(requests, lambda _: False)
+        Cluster(engines, router=Router("least_loaded")).open_loop(requests, lambda _: False)
         outcomes.append(
             [(r.status, r.ended_s, r.engine, r.preemptions, times_of(engines[r.engine], r)) for r in requests]
             + [(e.scheduler.computed_tokens, e.scheduler.least_free, e.scheduler.prefix_hits, e.ends) for e in engines]
@@ -324,15 +326,8 @@ def run_level(
         Measure(warmup_s=5, duration_s=10, min_requests=requests),
     )
     plan = LevelPlan("x", workload, slo, 1, 0, rate, concurrency, requests, stop_early=False)
-    level = Level(
-        plan,
-        None,
-        limits=limits,
-        step_time=roofline(LLAMA_8B, H100),
-        engines=engines,
-        max_model_len=100_000,
-        compiled=compiled,
-    )
+    group = Group("engine", engines, limits, roofline(LLAMA_8B, H100))
+    level = Level(plan, None, fleet=Fleet((group,), max_model_len=100_000), compiled=compiled)
     return level.run()
 
 

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.simulated import fitted, limits_strategy, workloads
 
-from tuner.simulator.cluster import Cluster, make_engine
+from tuner.simulator.cluster import Cluster
 from tuner.simulator.compiled import CompiledEngine
 from tuner.simulator.engine import Engine, Patience
+from tuner.simulator.fleet import make_engine
+from tuner.simulator.router import POLICIES, Router
 from tuner.simulator.scheduler import EngineLimits, Request
 from tuner.simulator.steptime import Linear
 
@@ -27,7 +29,7 @@ def outcome(requests: Sequence[Request], engines: Sequence[Engine | CompiledEngi
 
 
 @settings(max_examples=200, deadline=None)
-@given(workloads(), limits_strategy, st.sampled_from([inf, 9.0, 3.0]), st.sampled_from(["round_robin", "least_loaded"]))
+@given(workloads(), limits_strategy, st.sampled_from([inf, 9.0, 3.0]), st.sampled_from(POLICIES))
 def test_both_engines_agree_to_the_last_bit(workload, limits, patience, routing):
     """Token times, ends, preemptions, cache hits, blocks: of whatever is sent, in an open loop."""
     seen = []
@@ -36,7 +38,9 @@ def test_both_engines_agree_to_the_last_bit(workload, limits, patience, routing)
         engines = [
             make_engine(fitting, STEP, Patience(patience, patience, 2 * patience), compiled=compiled) for _ in range(2)
         ]
-        Cluster(engines, routing=routing, front_end_s=0.1).open_loop(requests, lambda _: False)
+        Cluster(engines, router=Router(routing, fitting.block_size), front_end_s=0.1).open_loop(
+            requests, lambda _: False
+        )
         seen.append(outcome(requests, engines))
     assert seen[0] == seen[1]
 

@@ -54,7 +54,7 @@ def objective(
 
 
 def resolved(knobs: dict, **more):
-    return resolve(Configuration(knobs), objective(**more))
+    return resolve(Configuration(knobs), objective(**more)).first
 
 
 def test_a_decode_step_reads_weights_and_context():
@@ -130,8 +130,8 @@ def test_engine_defaults_follow_the_memory_of_the_gpu():
 def test_flags_of_the_file_hold_for_every_trial_and_knobs_win():
     """`engine.flags` below the configuration's own; what changes nothing here is named."""
     engine = Engine(flags={"max_num_seqs": 7, "block_size": 32, "seed": 3})
-    made = resolved({"max_num_seqs": 9, "enable_chunked_prefill": True}, engine=engine)
-    assert (made.limits.max_num_seqs, made.limits.block_size) == (9, 32)
+    made = resolve(Configuration({"max_num_seqs": 9, "enable_chunked_prefill": True}), objective(engine=engine))
+    assert (made.first.limits.max_num_seqs, made.first.limits.block_size) == (9, 32)
     assert made.ignored_flags == ("seed",)
 
 

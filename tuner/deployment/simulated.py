@@ -90,17 +90,22 @@ class SimulatedLauncher:
 
     def check(self, configuration: Configuration) -> str | None:
         """See `Launcher`. Also what this model of the engine does not cover."""
-        role, cluster = configuration.roles[0], self._world.objective.cluster
-        if len(configuration.roles) > 1 or configuration.mode != "aggregated":
+        cluster = self._world.objective.cluster
+        roles = tuple(role.name for role in configuration.roles)
+        if configuration.mode not in ("aggregated", "disaggregated") or roles not in setup.ROLES:
             return f"mode {configuration.mode} is not simulated"
         if (configuration.knobs.get("kv_store") or "none") != "none":
             return f"kv_store {configuration.knobs['kv_store']} is not simulated"
-        if (configuration.knobs.get("pipeline_parallel_size") or 1) != 1:
-            return f"pipeline_parallel_size {configuration.knobs['pipeline_parallel_size']} is not simulated"
+        for role in configuration.roles:
+            if (role.flags.get("pipeline_parallel_size") or 1) != 1:
+                return f"pipeline_parallel_size {role.flags['pipeline_parallel_size']} is not simulated"
         if configuration.units > cluster.max_gpus:
             return f"it needs {configuration.units} units, max_gpus is {cluster.max_gpus}"
-        if not any(setup.fits(configuration, pool) for pool in cluster.pools):
-            return f"{role.replicas} instances of {role.units_each} units fit on no pool: an instance never spans nodes"
+        if setup.placed(configuration, self._world.objective) is None:
+            wanted = " and ".join(
+                f"{role.replicas} instances of {role.units_each} units" for role in configuration.roles
+            )
+            return f"{wanted} fit on no pool: an instance never spans nodes"
         return None
 
     def close(self) -> None:
@@ -143,26 +148,30 @@ class _Running:
             "table_version": setup.STEP_TIMES,
             "expected_error": dict(EXPECTED_ERROR[made.unit]),
             "model": self._world.objective.model,
-            "device": made.device,
-            "engines": made.engines,
-            "kv_tokens": made.kv_tokens,
-            "max_num_batched_tokens": made.limits.max_num_batched_tokens,
-            "max_num_seqs": made.limits.max_num_seqs,
-            "front_end_s": made.front_end_s,
+            **self._group(0),
+            **({"decode": self._group(1)} if made.fleet.split else {}),
+            "front_end_s": made.fleet.front_end_s,
+            "routing": made.fleet.routing,
             "flags_without_effect": list(made.ignored_flags),
             "ready_s": self._world.startup_s,
         }
 
+    def _group(self, index: int) -> dict[str, object]:
+        group = self._setup.fleet.groups[index]
+        facts: dict[str, object] = {
+            "device": self._setup.device(index),
+            "engines": group.engines,
+            "kv_tokens": group.kv_tokens,
+            "max_num_batched_tokens": group.limits.max_num_batched_tokens,
+            "max_num_seqs": group.limits.max_num_seqs,
+        }
+        if group.link is not None:
+            facts |= {"link_latency_s": group.link.latency_s, "link_tokens_per_s": 1 / group.link.token_s}
+        return facts
+
     def drive(self, plan: LevelPlan) -> LevelData:
         """See `Running`; `counters["level_seconds"]` is the virtual duration of the level."""
-        made = self._setup
         factor = self._world.factor(self._configuration, plan)
-        return Level(
-            plan,
-            self._world.rows,
-            limits=made.limits,
-            step_time=replace(made.step_time, factor=factor),
-            engines=made.engines,
-            max_model_len=made.max_model_len,
-            front_end_s=made.front_end_s,
-        ).run()
+        fleet = self._setup.fleet
+        groups = tuple(replace(group, step_time=replace(group.step_time, factor=factor)) for group in fleet.groups)
+        return Level(plan, self._world.rows, fleet=replace(fleet, groups=groups)).run()

@@ -9,7 +9,7 @@ import numpy as np
 from tuner.records import OK
 from tuner.simulator import kernel
 from tuner.simulator.engine import Patience, Totals, check_fits
-from tuner.simulator.scheduler import EngineLimits, Request
+from tuner.simulator.scheduler import EngineLimits, Link, Request
 from tuner.simulator.steptime import Linear
 from tuner.simulator.tokens import Chunks, StepChunks
 
@@ -28,8 +28,11 @@ class CompiledEngine:
     A `Request` gets its state back when it ends; until then the arrays have it.
     """
 
-    def __init__(self, limits: EngineLimits, step_time: Linear, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, limits: EngineLimits, step_time: Linear, *, patience: Patience | None = None, link: Link | None = None
+    ) -> None:
         self.limits = limits
+        self._link = link
         patience = patience or Patience()
         ints = np.zeros(kernel.INTS, np.int64)
         ints[kernel.MAX_TOKENS] = limits.max_num_batched_tokens
@@ -52,6 +55,8 @@ class CompiledEngine:
         floats[kernel.STEP_CONTEXT_S] = step_time.context_s
         floats[kernel.STEP_EXTRA_TOKEN_S] = step_time.extra_token_s
         floats[kernel.STEP_FACTOR] = step_time.factor
+        if link is not None:
+            floats[kernel.LINK_LATENCY_S], floats[kernel.LINK_TOKEN_S] = link.latency_s, link.token_s
         self._state = kernel.State(
             ints=ints,
             floats=floats,
@@ -69,6 +74,9 @@ class CompiledEngine:
             holders=np.full(_KEYS, -1, np.int64),
             queue=np.empty((limits.blocks + 2 + _KEYS, kernel.QUEUE_COLUMNS), np.int64),
             lengths=np.empty(limits.blocks + 2, np.int64),
+            loading=np.empty(_REQUESTS, np.int64),
+            released=np.empty(_REQUESTS, np.int64),
+            transfers=np.empty(_REQUESTS, np.int64),
         )
         # One run of all blocks lies between both ends of the ring.
         self._state.queue[:2] = 1 - np.arange(2)[:, None]
@@ -83,11 +91,19 @@ class CompiledEngine:
     @property
     def busy(self) -> bool:
         ints = self._state.ints
-        return bool(ints[kernel.RUNNING] or ints[kernel.WAITING])
+        return bool(ints[kernel.RUNNING] or ints[kernel.WAITING] or ints[kernel.LOADING])
+
+    @property
+    def queued(self) -> bool:
+        return bool(self._state.ints[kernel.WAITING])
 
     @property
     def clock_s(self) -> float:
         return float(self._state.floats[kernel.CLOCK_S])
+
+    @property
+    def next_s(self) -> float:
+        return float(self._state.floats[kernel.NEXT_S])
 
     @property
     def ends(self) -> list[float]:
@@ -105,15 +121,18 @@ class CompiledEngine:
             free=ints[kernel.FREE],
             least_free=ints[kernel.LEAST_FREE],
             evictions=ints[kernel.EVICTIONS],
+            loaded_tokens=ints[kernel.LOADED_TOKENS],
         )
 
     def in_flight(self, now_s: float) -> int:
         ints = self._state.ints
-        live = int(ints[kernel.RUNNING] + ints[kernel.WAITING])
+        live = int(ints[kernel.RUNNING] + ints[kernel.WAITING] + ints[kernel.LOADING])
         return live + (int(ints[kernel.JUST_ENDED]) if self.clock_s > now_s else 0)
 
     def add(self, request: Request) -> None:
         check_fits(request, self.limits)
+        if request.remote and self._link is None:
+            raise ValueError("a remote request needs a link")
         state = self._state
         ints, floats = state.ints, state.floats
         place = request.place = len(self._requests)
@@ -122,18 +141,12 @@ class CompiledEngine:
             state = self._state
         keys_at, held_at = self._placed(request.keys)
         self._requests.append(request)
-        self._state.requests[place] = (
-            request.prompt,
-            request.output,
-            keys_at,
-            len(request.keys),
-            held_at,
-            *(0,) * 6,
-            -1,
-        )
-        self._state.times[place] = (request.scheduled_s, inf)
-        if not self.busy and floats[kernel.CLOCK_S] < request.arrival_s:
-            floats[kernel.CLOCK_S] = request.arrival_s
+        head = (request.number, request.prompt, request.output, keys_at, len(request.keys), held_at)
+        self._state.requests[place] = (*head, request.remote, request.park, *(0,) * 8, -1)
+        self._state.times[place] = (request.scheduled_s, inf, inf)
+        busy, clock_s, next_s = self.busy, floats[kernel.CLOCK_S], floats[kernel.NEXT_S]
+        if not busy or next_s > clock_s:
+            floats[kernel.NEXT_S] = max(clock_s, min(request.arrival_s, next_s if busy else inf))
         state.waiting[(ints[kernel.WAITING_HEAD] + ints[kernel.WAITING]) & (len(state.waiting) - 1)] = place
         if not ints[kernel.WAITING]:
             ints[kernel.STEADY] = 0
@@ -156,6 +169,24 @@ class CompiledEngine:
             return []
         self._state.ints[kernel.ENDED] = 0
         return [self._finished(place) for place in self._state.ended[:count].tolist()]
+
+    def release(self, request: Request, at_s: float) -> None:
+        state = self._state
+        state.times[request.place, kernel.READY_S] = at_s
+        state.released[state.ints[kernel.RELEASED]] = request.place
+        state.ints[kernel.RELEASED] += 1
+        clock_s, next_s = self.clock_s, self.next_s
+        if self.busy and next_s > clock_s:
+            state.floats[kernel.NEXT_S] = max(clock_s, min(next_s, at_s))
+
+    def take_transfers(self) -> list[tuple[Request, float]]:
+        count = int(self._state.ints[kernel.TRANSFERS])
+        self._state.ints[kernel.TRANSFERS] = 0
+        places = self._state.transfers[:count].tolist()
+        return [(self._requests[place], float(self._state.times[place, kernel.READY_S])) for place in places]
+
+    def settle(self) -> None:
+        kernel.settle(*self._state)
 
     def warm(self, keys: Sequence[int]) -> None:
         numbers = [self._number(key) for key in keys]
@@ -181,6 +212,7 @@ class CompiledEngine:
         row = self._state.requests[place].tolist()
         request.computed, request.emitted = row[kernel.COMPUTED], row[kernel.EMITTED]
         request.hit_tokens, request.preemptions = row[kernel.HIT], row[kernel.PREEMPTED]
+        request.loaded_tokens = row[kernel.LOADED]
         request.status = STATUSES[row[kernel.STATUS]]
         request.ended_s = float(self._state.times[place, kernel.ENDED_S])
         return request
@@ -192,7 +224,13 @@ class CompiledEngine:
         waiting[:size] = np.roll(state.waiting, -head)
         state.ints[kernel.WAITING_HEAD] = 0
         self._state = state._replace(
-            requests=_doubled(state.requests), times=_doubled(state.times), waiting=waiting, ended=_doubled(state.ended)
+            requests=_doubled(state.requests),
+            times=_doubled(state.times),
+            waiting=waiting,
+            ended=_doubled(state.ended),
+            loading=_doubled(state.loading),
+            released=_doubled(state.released),
+            transfers=_doubled(state.transfers),
         )
 
     def _placed(self, keys: Sequence[int]) -> tuple[int, int]:

@@ -22,11 +22,29 @@ DONE, MORE_ENDS, MORE_SPANS = range(3)
 LIVE, ENDED_OK, TIMEOUT_FIRST, TIMEOUT_GAP, TIMEOUT_TOTAL = range(5)
 
 # Columns of `State.requests`. KEYS_AT and HELD_AT are places in `keys` and `held`, SPAN is a row of `spans`.
-(PROMPT, OUTPUT, KEYS_AT, KEYS, HELD_AT, HELD, COMPUTED, EMITTED, HIT, PREEMPTED, STATUS, SPAN) = range(12)
-REQUEST_COLUMNS = 12
-# Columns of `State.times`.
-(SCHEDULED_S, ENDED_S) = range(2)
-TIME_COLUMNS = 2
+(
+    NUMBER,
+    PROMPT,
+    OUTPUT,
+    KEYS_AT,
+    KEYS,
+    HELD_AT,
+    REMOTE,
+    PARK,
+    HELD,
+    BLOCKS,
+    COMPUTED,
+    EMITTED,
+    HIT,
+    LOADED,
+    PREEMPTED,
+    STATUS,
+    SPAN,
+) = range(17)
+REQUEST_COLUMNS = 17
+# Columns of `State.times`; READY_S is when its KV is there, or when its blocks are released.
+(SCHEDULED_S, ENDED_S, READY_S) = range(3)
+TIME_COLUMNS = 3
 # Columns of `State.spans`: steps [first, past), and the row of the request's span before.
 (FIRST, PAST, BEFORE) = range(3)
 SPAN_COLUMNS = 3
@@ -62,8 +80,12 @@ QUEUE_COLUMNS = 2
     USED_NODES,
     STEADY,
     CHUNKS,  # of prompts in the current step
-) = range(26)
-INTS = 26
+    LOADING,
+    RELEASED,
+    TRANSFERS,
+    LOADED_TOKENS,
+) = range(30)
+INTS = 30
 
 # Places in `State.floats`.
 (
@@ -79,8 +101,12 @@ INTS = 26
     STEP_CONTEXT_S,
     STEP_EXTRA_TOKEN_S,
     STEP_FACTOR,
-) = range(12)
-FLOATS = 12
+    NEXT_S,
+    LINK_FREE_S,
+    LINK_LATENCY_S,
+    LINK_TOKEN_S,
+) = range(16)
+FLOATS = 16
 
 
 class State(NamedTuple):
@@ -102,6 +128,9 @@ class State(NamedTuple):
     holders: Ints  # by key; −1 = not cached
     queue: Ints
     lengths: Ints  # of the runs
+    loading: Ints
+    released: Ints  # parked requests whose blocks may go, in any order
+    transfers: Ints
 
 
 def _compiled(function: F) -> F:
@@ -175,15 +204,15 @@ def _let_go(s: State, key: int) -> None:
 @_compiled
 def _free(s: State, r: int) -> None:
     """As `Scheduler._free` and `BlockPool.give_back`."""
-    size = s.ints[BLOCK_SIZE]
     held = s.requests[r, HELD]
-    unnamed = (s.requests[r, COMPUTED] + size - 1) // size - held
+    unnamed = s.requests[r, BLOCKS] - held
     if unnamed:
         _append_run(s, unnamed)
     at = s.requests[r, HELD_AT]
     for place in range(at + held - 1, at - 1, -1):
         _let_go(s, s.held[place])
     s.requests[r, HELD] = 0
+    s.requests[r, BLOCKS] = 0
 
 
 @_compiled
@@ -192,11 +221,11 @@ def _leave(s: State) -> None:
     stay = 0
     for place in range(s.ints[RUNNING]):
         r = s.running[place]
-        if s.requests[r, STATUS]:
-            _free(s, r)
-        else:
+        if not s.requests[r, STATUS]:
             s.running[stay] = r
             stay += 1
+        elif not (s.requests[r, PARK] and s.requests[r, STATUS] == ENDED_OK):
+            _free(s, r)
     s.ints[RUNNING] = stay
 
 
@@ -210,15 +239,16 @@ def _capped(s: State, tokens: int) -> int:
 def _make_room(s: State, r: int, tokens: int) -> bool:
     """As `Scheduler._make_room`."""
     size = s.ints[BLOCK_SIZE]
-    computed = s.requests[r, COMPUTED]
-    needed = (computed + tokens + size - 1) // size - (computed + size - 1) // size
+    needed = (s.requests[r, COMPUTED] + tokens + size - 1) // size - s.requests[r, BLOCKS]
     while needed > s.ints[FREE]:
         s.ints[RUNNING] -= 1
         victim = s.running[s.ints[RUNNING]]
         _free(s, victim)
-        s.ints[PREEMPTED_TOKENS] += s.requests[victim, COMPUTED] - s.requests[victim, HIT]
+        s.ints[PREEMPTED_TOKENS] += s.requests[victim, COMPUTED] - s.requests[victim, HIT] - s.requests[victim, LOADED]
         s.requests[victim, COMPUTED] = 0
         s.requests[victim, HIT] = 0
+        s.requests[victim, LOADED] = 0
+        s.requests[victim, REMOTE] = 0
         s.requests[victim, PREEMPTED] += 1
         s.ints[PREEMPTIONS] += 1
         s.ints[WAITING_HEAD] = (s.ints[WAITING_HEAD] - 1) & (len(s.waiting) - 1)
@@ -230,14 +260,18 @@ def _make_room(s: State, r: int, tokens: int) -> bool:
 
 
 @_compiled
-def _compute(s: State, r: int, tokens: int) -> None:
-    """As `Scheduler._compute`."""
+def _take_for(s: State, r: int, tokens: int) -> None:
+    """As `Scheduler._take`."""
+    more = (tokens + s.ints[BLOCK_SIZE] - 1) // s.ints[BLOCK_SIZE] - s.requests[r, BLOCKS]
+    if more > 0:
+        _take(s, more)
+        s.requests[r, BLOCKS] += more
+
+
+@_compiled
+def _publish(s: State, r: int, start: int, end: int) -> None:
+    """As `Scheduler._publish`."""
     size = s.ints[BLOCK_SIZE]
-    start = s.requests[r, COMPUTED]
-    end = start + tokens
-    _take(s, (end + size - 1) // size - (start + size - 1) // size)
-    s.requests[r, COMPUTED] = end
-    s.ints[COMPUTED_TOKENS] += tokens
     if s.ints[CACHING] and start < s.requests[r, KEYS] * size:
         at, held_at = s.requests[r, KEYS_AT], s.requests[r, HELD_AT]
         for place in range(start // size, min(end // size, s.requests[r, KEYS])):
@@ -246,6 +280,16 @@ def _compute(s: State, r: int, tokens: int) -> None:
                 s.holders[key] = 1
                 s.held[held_at + s.requests[r, HELD]] = key
                 s.requests[r, HELD] += 1
+
+
+@_compiled
+def _compute(s: State, r: int, tokens: int) -> None:
+    """As `Scheduler._compute`."""
+    start = s.requests[r, COMPUTED]
+    s.requests[r, COMPUTED] = start + tokens
+    s.ints[COMPUTED_TOKENS] += tokens
+    _take_for(s, r, start + tokens)
+    _publish(s, r, start, start + tokens)
 
 
 @_compiled
@@ -274,35 +318,141 @@ def _hold(s: State, r: int, count: int) -> None:
             s.ints[FREE] -= 1
         s.holders[key] += 1
         s.held[held_at + place] = key
-    s.requests[r, HELD] = count
+    s.requests[r, HELD] = s.requests[r, BLOCKS] = count
 
 
 @_compiled
-def _admit(s: State, budget: int, scheduled: int) -> int:
+def _settle(s: State, now_s: float) -> None:
+    """As `Scheduler.settle`."""
+    while s.ints[RELEASED]:
+        first = 0
+        for place in range(1, s.ints[RELEASED]):
+            r, other = s.released[place], s.released[first]
+            if s.times[r, READY_S] < s.times[other, READY_S] or (
+                s.times[r, READY_S] == s.times[other, READY_S] and s.requests[r, NUMBER] < s.requests[other, NUMBER]
+            ):
+                first = place
+        r = s.released[first]
+        if s.times[r, READY_S] > now_s:
+            break
+        s.ints[RELEASED] -= 1
+        s.released[first] = s.released[s.ints[RELEASED]]
+        _free(s, r)
+    stay = 0
+    for place in range(s.ints[LOADING]):
+        r = s.loading[place]
+        if s.requests[r, STATUS] and s.times[r, READY_S] <= now_s:
+            _free(s, r)
+        else:
+            s.loading[stay] = r
+            stay += 1
+    s.ints[LOADING] = stay
+
+
+@_compiled
+def _next_event_s(s: State, now_s: float) -> float:
+    """As `Scheduler.next_event_s`."""
+    event_s = np.inf
+    for place in range(s.ints[LOADING]):
+        ready_s = s.times[s.loading[place], READY_S]
+        if ready_s > now_s:
+            event_s = min(event_s, ready_s)
+    for place in range(s.ints[RELEASED]):
+        event_s = min(event_s, s.times[s.released[place], READY_S])
+    return event_s
+
+
+@_compiled
+def _someone_waits(s: State, now_s: float) -> bool:
+    """As `Scheduler.someone_waits`."""
+    waiting: int = s.ints[WAITING]
+    for place in range(s.ints[LOADING]):
+        waiting += s.times[s.loading[place], READY_S] <= now_s
+    return waiting > 0
+
+
+@_compiled
+def _load(s: State, r: int, tokens: int, now_s: float) -> None:
+    """As `Scheduler._load`."""
+    ready_s = now_s
+    if tokens:
+        begun_s = max(now_s, s.floats[LINK_FREE_S])
+        ready_s = begun_s + (s.floats[LINK_LATENCY_S] + tokens * s.floats[LINK_TOKEN_S])
+        s.floats[LINK_FREE_S] = ready_s
+        _take_for(s, r, s.requests[r, PROMPT] + s.requests[r, EMITTED])
+        s.loading[s.ints[LOADING]] = r
+        s.ints[LOADING] += 1
+    s.times[r, READY_S] = ready_s
+    s.requests[r, COMPUTED] += tokens
+    s.requests[r, LOADED] = tokens
+    s.ints[LOADED_TOKENS] += tokens
+    s.transfers[s.ints[TRANSFERS]] = r
+    s.ints[TRANSFERS] += 1
+
+
+@_compiled
+def _start(s: State, r: int, tokens: int, scheduled: int) -> None:
+    """As `Scheduler._start`."""
+    s.running[s.ints[RUNNING]] = r
+    s.ints[RUNNING] += 1
+    _compute(s, r, tokens)
+    s.step[scheduled] = r
+    s.step[len(s.running) + scheduled] = tokens
+
+
+@_compiled
+def _admit_loaded(s: State, budget: int, scheduled: int, now_s: float) -> tuple[int, int, bool]:
+    """The first half of `Scheduler._admit`: budget and requests in the step now, and whether others may follow."""
+    place = 0
+    while place < s.ints[LOADING]:
+        r = s.loading[place]
+        if s.times[r, READY_S] > now_s:
+            place += 1
+            continue
+        rest = _capped(s, s.requests[r, PROMPT] + s.requests[r, EMITTED] - s.requests[r, COMPUTED])
+        if budget <= 0 or s.ints[RUNNING] >= s.ints[MAX_SEQS] or (rest > budget and not s.ints[CHUNKED]):
+            return budget, scheduled, False
+        s.ints[LOADING] -= 1
+        s.loading[place : s.ints[LOADING]] = s.loading[place + 1 : s.ints[LOADING] + 1].copy()
+        _publish(s, r, s.requests[r, HIT], s.requests[r, COMPUTED])
+        tokens = min(rest, budget)
+        _start(s, r, tokens, scheduled)
+        scheduled += 1
+        budget -= tokens
+    return budget, scheduled, True
+
+
+@_compiled
+def _admit(s: State, budget: int, scheduled: int, now_s: float) -> int:
     """As `Scheduler._admit`; returns how many requests are in the step now."""
     size = s.ints[BLOCK_SIZE]
+    if s.ints[LOADING]:
+        budget, scheduled, more = _admit_loaded(s, budget, scheduled, now_s)
+        if not more:
+            return scheduled
     while s.ints[WAITING] and budget > 0 and s.ints[RUNNING] < s.ints[MAX_SEQS]:
         r = s.waiting[s.ints[WAITING_HEAD]]
         hit, idle = _cached(s, r)
         total = s.requests[r, PROMPT] + s.requests[r, EMITTED]
+        outside = total - 1 - hit * size if s.requests[r, REMOTE] else 0
         rest = _capped(s, total - hit * size)
-        if rest > budget and not s.ints[CHUNKED]:
+        if not outside and rest > budget and not s.ints[CHUNKED]:
             break
         if (total + size - 1) // size - hit + idle > s.ints[FREE]:
             break
         s.ints[WAITING_HEAD] = (s.ints[WAITING_HEAD] + 1) & (len(s.waiting) - 1)
         s.ints[WAITING] -= 1
-        s.running[s.ints[RUNNING]] = r
-        s.ints[RUNNING] += 1
         _hold(s, r, hit)
         s.requests[r, COMPUTED] = s.requests[r, HIT] = hit * size
         if s.ints[CACHING]:
             s.ints[QUERIES] += total
         s.ints[HITS] += hit * size
+        if s.requests[r, REMOTE]:
+            _load(s, r, outside, now_s)
+            if outside:
+                continue
         tokens = min(rest, budget)
-        _compute(s, r, tokens)
-        s.step[scheduled] = r
-        s.step[len(s.running) + scheduled] = tokens
+        _start(s, r, tokens, scheduled)
         scheduled += 1
         budget -= tokens
     return scheduled
@@ -311,7 +461,9 @@ def _admit(s: State, budget: int, scheduled: int) -> int:
 @_compiled
 def _schedule(s: State) -> int:
     """As `Scheduler.schedule`; `step` gets requests, and behind them their tokens; returns how many there are."""
-    ints, requests, step = s.ints, s.requests, s.step
+    ints, requests, step, now_s = s.ints, s.requests, s.step, s.floats[CLOCK_S]
+    if ints[RELEASED] or ints[LOADING]:
+        _settle(s, now_s)
     size, half = ints[BLOCK_SIZE], len(s.running)
     budget, before, position = ints[MAX_TOKENS], ints[PREEMPTIONS], 0
     while position < ints[RUNNING] and budget > 0:
@@ -331,7 +483,7 @@ def _schedule(s: State) -> int:
         budget -= tokens
         position += 1
     if ints[PREEMPTIONS] == before:
-        position = _admit(s, budget, position)
+        position = _admit(s, budget, position, now_s)
     ints[LEAST_FREE] = min(ints[LEAST_FREE], ints[FREE])
     return position
 
@@ -398,25 +550,26 @@ def _hang_ups(s: State) -> None:
             _end(s, r, status, deadline_s)
         else:
             least_s = min(least_s, deadline_s)
-    head, mask, seen = s.ints[WAITING_HEAD], len(s.waiting) - 1, 0
-    while seen < s.ints[WAITING]:
-        r = s.waiting[(head + seen) & mask]
+    head, mask, stay = s.ints[WAITING_HEAD], len(s.waiting) - 1, 0
+    for place in range(s.ints[WAITING]):
+        r = s.waiting[(head + place) & mask]
         deadline_s, status = _deadline(s, r)
         if deadline_s < clock_s:
             _end(s, r, status, deadline_s)
         else:
             least_s = min(least_s, deadline_s)
-            if not s.requests[r, EMITTED]:
-                break
-        seen += 1
-    free = seen
-    for place in range(seen - 1, -1, -1):
-        r = s.waiting[(head + place) & mask]
-        if not s.requests[r, STATUS]:
-            free -= 1
-            s.waiting[(head + free) & mask] = r
-    s.ints[WAITING_HEAD] = (head + free) & mask
-    s.ints[WAITING] -= free
+            s.waiting[(head + stay) & mask] = r
+            stay += 1
+    s.ints[WAITING] = stay
+    for place in range(s.ints[LOADING]):
+        r = s.loading[place]
+        if s.requests[r, STATUS]:
+            continue
+        deadline_s, status = _deadline(s, r)
+        if deadline_s < clock_s:
+            _end(s, r, status, deadline_s)
+        else:
+            least_s = min(least_s, deadline_s)
     _leave(s)
     s.floats[EXPIRY_S] = least_s
 
@@ -450,11 +603,13 @@ def _emit(s: State, count: int) -> None:
 
 
 @_compiled
-def _is_steady(s: State, ended: int, preemptions: int) -> bool:
+def _is_steady(s: State, ended: int, preemptions: int, started_s: float) -> bool:
     """Whether the next step is like the last one, in which `ended` requests ended."""
     if not s.ints[RUNNING] or preemptions != s.ints[PREEMPTIONS]:
         return False
-    if s.ints[WAITING] and (s.ints[CHUNKS] or ended):
+    if (s.ints[CHUNKS] or ended) and _someone_waits(s, started_s):
+        return False
+    if _next_event_s(s, started_s) <= s.floats[CLOCK_S]:
         return False
     for place in range(s.ints[RUNNING]):
         last = s.requests[s.running[place], SPAN]
@@ -476,9 +631,10 @@ def _run(s: State, until_s: float) -> None:
         context += computed + 1
         left = min(left, requests[r, OUTPUT] - requests[r, EMITTED])
     clock_s, expiry_s, free, steps = floats[CLOCK_S], floats[EXPIRY_S], ints[FREE], 0
+    event_s = _next_event_s(s, clock_s)
     for index in range(left):
         free -= wanted[index % size]
-        if clock_s >= until_s or free < 0:
+        if clock_s >= until_s or clock_s >= event_s or free < 0:
             break
         end_s = clock_s + _linear(floats, batch, 0.0, context)
         if end_s > expiry_s:
@@ -487,10 +643,10 @@ def _run(s: State, until_s: float) -> None:
         s.ends[ints[ENDS] + index] = end_s
         context += batch
         steps += 1
-    ints[STEADY] = clock_s >= until_s or steps == left
+    ints[STEADY] = clock_s < event_s and (clock_s >= until_s or steps == left)
     if not steps:
         return
-    floats[CLOCK_S] = clock_s
+    floats[CLOCK_S] = floats[NEXT_S] = clock_s
     ints[ENDS] += steps
     _take(s, steps // size * batch + wanted[: steps % size].sum())
     ints[LEAST_FREE] = min(ints[LEAST_FREE], ints[FREE])
@@ -499,6 +655,7 @@ def _run(s: State, until_s: float) -> None:
     for place in range(batch):
         r = s.running[place]
         requests[r, COMPUTED] += steps
+        requests[r, BLOCKS] = (requests[r, COMPUTED] + size - 1) // size
         requests[r, EMITTED] += steps
         s.spans[requests[r, SPAN], PAST] += steps
         if requests[r, EMITTED] == requests[r, OUTPUT]:
@@ -506,23 +663,38 @@ def _run(s: State, until_s: float) -> None:
     ints[JUST_ENDED] = ints[ENDED] - before
     if ints[JUST_ENDED]:
         _leave(s)
-        if ints[WAITING] or not ints[RUNNING]:
+        if not ints[RUNNING] or _someone_waits(s, clock_s):
             ints[STEADY] = 0
+
+
+@_compiled
+def _idle(s: State) -> None:
+    """As `Engine._idle`."""
+    before = s.ints[ENDED]
+    if s.floats[CLOCK_S] > s.floats[EXPIRY_S]:
+        _hang_ups(s)
+    s.ints[JUST_ENDED] = s.ints[ENDED] - before
+    if not s.ints[JUST_ENDED] and (s.ints[WAITING] or s.ints[LOADING]):
+        s.floats[NEXT_S] = _next_event_s(s, s.floats[CLOCK_S])
 
 
 @_compiled
 def _step(s: State) -> None:
     """As `Engine._step`."""
     preemptions, before = s.ints[PREEMPTIONS], s.ints[ENDED]
+    started_s = s.floats[CLOCK_S]
     count = _schedule(s)
     if not count:
+        if preemptions == s.ints[PREEMPTIONS]:
+            _idle(s)
         return
     s.floats[CLOCK_S] += _seconds(s, count)
+    s.floats[NEXT_S] = s.floats[CLOCK_S]
     if s.floats[CLOCK_S] > s.floats[EXPIRY_S]:
         _hang_ups(s)
     _emit(s, count)
     s.ints[JUST_ENDED] = s.ints[ENDED] - before
-    s.ints[STEADY] = _is_steady(s, s.ints[JUST_ENDED], preemptions)
+    s.ints[STEADY] = _is_steady(s, s.ints[JUST_ENDED], preemptions, started_s)
 
 
 @_compiled
@@ -540,11 +712,12 @@ def advance(until_s: float, stop_at_end: bool, *arrays: Any) -> int:
     """
     s = State(*arrays)
     before = s.ints[ENDED]
-    while (s.ints[RUNNING] or s.ints[WAITING]) and s.floats[CLOCK_S] < until_s:
+    while (s.ints[RUNNING] or s.ints[WAITING] or s.ints[LOADING]) and s.floats[NEXT_S] < until_s:
         if s.ints[ENDS] == len(s.ends):
             return MORE_ENDS
         if s.ints[SPANS] + len(s.running) > len(s.spans):
             return MORE_SPANS
+        s.floats[CLOCK_S] = s.floats[NEXT_S]
         if s.ints[STEADY]:
             _run(s, until_s)
         else:
@@ -552,6 +725,12 @@ def advance(until_s: float, stop_at_end: bool, *arrays: Any) -> int:
         if stop_at_end and s.ints[ENDED] > before:
             break
     return DONE
+
+
+@_compiled
+def settle(*arrays: Any) -> None:
+    """As `Engine.settle`."""
+    _settle(State(*arrays), np.inf)
 
 
 @_compiled

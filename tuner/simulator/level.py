@@ -7,10 +7,12 @@ from tuner.load.arrivals import DRAIN, MEASURED, WARMUP, Window
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.load.shape import Rows, level_requests
 from tuner.records import OK, UNFINISHED, Phase, Record
-from tuner.simulator.cluster import Cluster, Routing, make_engine
+from tuner.simulator.cluster import Cluster
 from tuner.simulator.engine import Patience
-from tuner.simulator.scheduler import EngineLimits, Request
-from tuner.simulator.steptime import StepTime
+from tuner.simulator.fleet import AnyEngine, Fleet, Group, make_engine
+from tuner.simulator.router import Router
+from tuner.simulator.scheduler import Request
+from tuner.simulator.split import SplitCluster
 
 #: Status of a request that the engine refuses because it is longer than `max_model_len`.
 TOO_LONG = "http_400"
@@ -32,12 +34,7 @@ class Level:
     Args:
         plan: Of the level.
         rows: Of its source; None for a synthetic one.
-        limits: Of each engine.
-        step_time: Of each engine.
-        engines: How many serve, >= 1.
-        max_model_len: Requests of more tokens, prompt and answer together, are refused.
-        front_end_s: See `Cluster`.
-        routing: See `Cluster`.
+        fleet: The engines that serve.
         compiled: See `make_engine`.
     """
 
@@ -46,20 +43,25 @@ class Level:
         plan: LevelPlan,
         rows: Rows | None,
         *,
-        limits: EngineLimits,
-        step_time: StepTime,
-        engines: int = 1,
-        max_model_len: int,
-        front_end_s: float = 0.0,
-        routing: Routing = "round_robin",
+        fleet: Fleet,
         compiled: bool | None = None,
     ) -> None:
-        self._plan, self._rows, self._limits = plan, rows, limits
-        self._max_model_len, self._front_end_s = max_model_len, front_end_s
-        timeout = plan.workload.timeout
-        patience = Patience(timeout.first_token_s, timeout.between_tokens_s, timeout.total_s)
-        self._engines = [make_engine(limits, step_time, patience, compiled=compiled) for _ in range(engines)]
-        self._cluster = Cluster(self._engines, routing=routing, front_end_s=front_end_s)
+        self._plan, self._rows, self._fleet = plan, rows, fleet
+        self._limits = fleet.groups[0].limits
+        self._compiled = compiled
+        self._groups = [self._made(group) for group in fleet.groups]
+        routers = [Router(fleet.routing, self._limits.block_size) for _ in fleet.groups]
+        self._cluster: Cluster | SplitCluster
+        if fleet.split:
+            self._cluster = SplitCluster(
+                *self._groups,
+                prefill_router=routers[0],
+                decode_router=routers[1],
+                front_end_s=fleet.front_end_s,
+                hand_over_s=fleet.hand_over_s,
+            )
+        else:
+            self._cluster = Cluster(self._groups[0], router=routers[0], front_end_s=fleet.front_end_s)
         self._early = EarlyFailure(plan.slo, plan.alpha, plan.divide_counts) if plan.stop_early else None
         self._order: InOrder[Request] | None = None  # from the first measured request on
         self._requests: list[Request] = []  # in order of arrival
@@ -85,6 +87,14 @@ class Level:
         else:
             self._cluster.closed_loop([0.0] * concurrency, self._next, self._watch)
         return self._data()
+
+    def _made(self, group: Group) -> list[AnyEngine]:
+        timeout = self._plan.workload.timeout
+        patience = Patience(timeout.first_token_s, timeout.between_tokens_s, timeout.total_s)
+        return [
+            make_engine(group.limits, group.step_time, patience, link=group.link, compiled=self._compiled)
+            for _ in range(group.engines)
+        ]
 
     def _scheduled(self) -> Iterator[Request]:
         """Requests of an open loop, in order, until the level is over."""
@@ -125,8 +135,8 @@ class Level:
             self._shared(index),
             scheduled_s=scheduled_s,
         )
-        if request.prompt + request.output > self._max_model_len:
-            request.status, request.ended_s = TOO_LONG, scheduled_s + self._front_end_s
+        if request.prompt + request.output > self._fleet.max_model_len:
+            request.status, request.ended_s = TOO_LONG, scheduled_s + self._fleet.front_end_s
         self._requests.append(request)
         self._phases.append(phase)
         self._draining = phase == DRAIN
@@ -154,7 +164,7 @@ class Level:
         """`cache: warm` fills the prefix caches with the level's first shared prefixes, spread as the router would."""
         cache = self._plan.workload.cache
         for index in range(min(cache.requests, len(self._shapes)) if cache.policy == "warm" else 0):
-            self._engines[index % len(self._engines)].warm(self._shared(index))
+            self._groups[0][index % len(self._groups[0])].warm(self._shared(index))
 
     def _watch(self, ended: Sequence[Request]) -> bool:
         """The level is over: every measured request is decided, or a limit is certainly broken."""
@@ -184,7 +194,7 @@ class Level:
         decided = request.ended_s <= end_s
         if decided and request.number in self._records:
             return self._records[request.number]
-        chunks = self._engines[request.engine].chunks(request, end_s)
+        chunks = self._cluster.engines[request.engine].chunks(request, end_s)
         return Record(
             id=str(request.number),
             scheduled_s=request.scheduled_s,
@@ -223,12 +233,13 @@ class Level:
 
     def _counters(self, end_s: float) -> dict[str, float]:
         """Names as the engine's own at /metrics where it has them; `level_seconds` is the level's virtual duration."""
-        totals = [engine.totals for engine in self._engines]
-        used = [1 - each.least_free / self._limits.blocks for each in totals]
+        pairs = zip(self._fleet.groups, self._groups, strict=True)
+        totals = [(group.limits.blocks, engine.totals) for group, engines in pairs for engine in engines]
+        computing = [engine.totals for engine in self._groups[0]]  # they look for prefixes
         return {
             "level_seconds": end_s,
-            "num_preemptions_total": float(sum(each.preemptions for each in totals)),
-            "prefix_cache_queries_total": float(sum(each.prefix_queries for each in totals)),
-            "prefix_cache_hits_total": float(sum(each.prefix_hits for each in totals)),
-            "kv_cache_usage_peak": max(used),
+            "num_preemptions_total": float(sum(each.preemptions for _, each in totals)),
+            "prefix_cache_queries_total": float(sum(each.prefix_queries for each in computing)),
+            "prefix_cache_hits_total": float(sum(each.prefix_hits for each in computing)),
+            "kv_cache_usage_peak": max(1 - each.least_free / blocks for blocks, each in totals),
         }

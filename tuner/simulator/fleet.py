@@ -1,0 +1,115 @@
+"""What a simulated deployment consists of, as data, and how its engines are made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, Protocol
+
+from tuner.simulator.engine import Engine, Patience, Totals
+from tuner.simulator.router import Policy
+from tuner.simulator.scheduler import EngineLimits, Link, Request
+from tuner.simulator.steptime import Linear, StepTime
+from tuner.simulator.tokens import Chunks
+
+
+@dataclass(frozen=True)
+class Group:
+    """
+    Engines that do the same work.
+
+    `engine` does all of it; `prefill` computes prompts, `decode` fetches their KV over its `link` and answers.
+    """
+
+    role: Literal["engine", "prefill", "decode"]
+    engines: int  # >= 1
+    limits: EngineLimits  # of each
+    step_time: Linear  # of each
+    link: Link | None = None  # of each; needed for `decode`
+
+    @property
+    def kv_tokens(self) -> int:
+        """Of each."""
+        return self.limits.blocks * self.limits.block_size
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """
+    A deployment: one group of role `engine`, or one `prefill` and one `decode`, in this order.
+
+    Raises:
+        ValueError: Other groups, or a `decode` without a link.
+    """
+
+    groups: tuple[Group, ...]
+    max_model_len: int  # requests of more tokens, prompt and answer together, are refused
+    front_end_s: float = 0.0  # see `Cluster`
+    hand_over_s: float = 0.0  # see `SplitCluster`
+    routing: Policy = "round_robin"  # of requests, and of what goes from prefill to decode
+
+    def __post_init__(self) -> None:
+        roles = tuple(group.role for group in self.groups)
+        if roles not in (("engine",), ("prefill", "decode")):
+            raise ValueError(f"got groups {roles}: either engine alone, or prefill and decode")
+        if self.split and self.groups[1].link is None:
+            raise ValueError("decode engines need a link")
+        if len({group.limits.block_size for group in self.groups}) > 1:
+            raise ValueError("blocks of one size are needed on both sides")
+
+    @property
+    def split(self) -> bool:
+        """Whether prefill and decode lie apart."""
+        return len(self.groups) > 1
+
+
+class AnyEngine(Protocol):
+    """The reference or the compiled one; see `engine.Engine`."""
+
+    @property
+    def busy(self) -> bool: ...
+    @property
+    def clock_s(self) -> float: ...
+    @property
+    def next_s(self) -> float: ...
+    @property
+    def queued(self) -> bool: ...
+    @property
+    def totals(self) -> Totals: ...
+    def in_flight(self, now_s: float) -> int: ...
+    def add(self, request: Request) -> None: ...
+    def advance(self, until_s: float, *, stop_at_end: bool = False) -> list[Request]: ...
+    def release(self, request: Request, at_s: float) -> None: ...
+    def take_transfers(self) -> list[tuple[Request, float]]: ...
+    def settle(self) -> None: ...
+    def warm(self, keys: Sequence[int]) -> None: ...
+    def chunks(self, request: Request, until_s: float = inf) -> Chunks: ...
+
+
+def make_engine(
+    limits: EngineLimits,
+    step_time: StepTime,
+    patience: Patience | None = None,
+    *,
+    link: Link | None = None,
+    compiled: bool | None = None,
+) -> AnyEngine:
+    """
+    An idle engine.
+
+    Args:
+        limits: Of it.
+        step_time: Of it.
+        patience: Of its clients.
+        link: Over which KV comes to it.
+        compiled: None = where the kernel knows the form of the step times. Results are the same, to the last bit.
+
+    Raises:
+        ValueError: The kernel does not know it, and was demanded.
+    """
+    if isinstance(step_time, Linear) and compiled is not False:
+        from tuner.simulator.compiled import CompiledEngine  # loads numba
+
+        return CompiledEngine(limits, step_time, patience=patience, link=link)
+    if compiled:
+        raise ValueError(f"step times of {type(step_time).__name__} are not compiled: only those of Linear are")
+    return Engine(limits, step_time, patience=patience, link=link)
