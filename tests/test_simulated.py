@@ -243,9 +243,11 @@ def test_facts_say_what_the_numbers_are_worth():
 
 
 def test_nothing_is_started():
-    """No commands, and one study at a time."""
+    """Commands are templates that name no port and no GPU, and there is one study at a time."""
     launcher = SimulatedLauncher(OBJECTIVE)
-    assert launcher.deployment(TP4, logs=None).commands == []
+    commands = launcher.deployment(TP4, logs=None).commands
+    assert [command["name"] for command in commands] == ["engine-0"]
+    assert "${port}" in commands[0]["argv"]
     assert (launcher.source, launcher.parallel) == ("simulated", 1)
     launcher.close()
     launcher.close()

@@ -3,7 +3,8 @@
 #
 #   tools/accept_gpu.sh [--dry-run] [--out DIRECTORY]
 #
-# THIS SCRIPT HAS NEVER RUN ON A GPU. It was written and dry-run on machines without one; expect to correct it once.
+# THIS SCRIPT HAS NEVER RUN ON A GPU. It was rehearsed with a scripted engine and a made-up nvidia-smi alone; expect to
+# correct it once.
 #
 # It needs Linux, nvidia-smi, and the tuner's environment (`make env`). It makes an engine environment from the extra
 # `engine` of pyproject.toml unless ENGINE names a `vllm` program, makes a small model with made-up weights (nothing is
@@ -243,10 +244,11 @@ check_killed() {
     "$tuner" measure --slo "$slo" --configuration "$knobs" --backend local --out "$out/killed" >>"$log" 2>&1 &
     local pid=$! until=$((SECONDS + 120))
     while ((SECONDS < until)) && (("$(gpu_memory)" <= memory_before + memory_slack_mib)); do sleep 1; done
+    ((SECONDS < until)) || report killed FAIL "no engine took GPU memory within 120 s"
     kill -KILL "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
   fi
-  gone killed
+  gone killed-teardown
 }
 
 check_study() {  # GPUS

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from tuner.deployment import Launcher
+from tuner.simulator.calibrated import Calibration
 from tuner.slo import Objective
 
 
@@ -14,7 +15,9 @@ def resolve(wanted: str) -> str:
     return "ray" if shutil.which("nvidia-smi") is not None else "simulated"
 
 
-def launcher_for(backend: str, objective: Objective, *, ray: str | None, registry: Path) -> Launcher:
+def launcher_for(
+    backend: str, objective: Objective, *, ray: str | None, registry: Path, calibration: Calibration | None = None
+) -> Launcher:
     """
     The launcher of a backend.
 
@@ -24,6 +27,7 @@ def launcher_for(backend: str, objective: Objective, *, ray: str | None, registr
         ray: Address of a running cluster; None = a local one of our own.
         registry: Directory of the study in which running processes are written down, and the study's name to the nodes
             of a cluster; what an earlier tuner of the same study left is ended first.
+        calibration: For the simulator: constants fitted to measured levels.
 
     Raises:
         InputError: The simulator does not know the model or the device.
@@ -33,7 +37,7 @@ def launcher_for(backend: str, objective: Objective, *, ray: str | None, registr
         case "simulated":
             from tuner.deployment.simulated import SimulatedLauncher
 
-            return SimulatedLauncher(objective)
+            return SimulatedLauncher(objective, calibration=calibration)
         case "local":
             from tuner.deployment.local import LocalLauncher
 

@@ -9,7 +9,8 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain
+from operator import sub
 from typing import Literal
 
 import numpy as np
@@ -151,7 +152,7 @@ def tpot_s(record: Record) -> float | None:
 
 def chunk_gaps_s(record: Record) -> Floats:
     """Gaps between token-bearing chunks in seconds, shape (chunks − 1,)."""
-    return np.diff(np.fromiter((time for time, _ in record.chunks), float, len(record.chunks)))
+    return np.diff(_columns(record.chunks)[0])
 
 
 def itl_s(record: Record) -> tuple[Floats, Counts]:
@@ -161,16 +162,24 @@ def itl_s(record: Record) -> tuple[Floats, Counts]:
     A chunk whose tokens were not yet counted (n = 0) lends its gap to the next one. The first chunk is where the first
     gap begins, however many tokens it held.
     """
-    counted = [chunk for index, chunk in enumerate(record.chunks) if index == 0 or chunk[1] > 0]
-    times = np.fromiter((time for time, _ in counted), float, len(counted))
-    tokens = np.fromiter((count for _, count in counted[1:]), np.int64, max(len(counted) - 1, 0))
-    return np.diff(times) / tokens, tokens
+    times, tokens = _columns(record.chunks)
+    if not tokens[1:].all():
+        counted = tokens > 0
+        counted[0] = True
+        times, tokens = times[counted], tokens[counted]
+    return np.diff(times) / tokens[1:], tokens[1:]
 
 
 def chunk_gap_max_s(record: Record) -> float | None:
     """The longest freeze between two chunks of this answer; None without a gap."""
     times = [time for time, _ in record.chunks]
-    return max((later - earlier for earlier, later in pairwise(times)), default=None)
+    return max(map(sub, times[1:], times), default=None)
+
+
+def _columns(chunks: Sequence[tuple[float, int]]) -> tuple[Floats, Counts]:
+    """Times in seconds and tokens of the chunks, each of shape (chunks,)."""
+    pairs = np.fromiter(chain.from_iterable(chunks), float, 2 * len(chunks)).reshape(-1, 2)  # counts are exact
+    return pairs[:, 0], pairs[:, 1].astype(np.int64)
 
 
 def undelivered(record: Record) -> int:

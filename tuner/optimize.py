@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner import (
+    calibration,
     conclusion,
     feasibility,
     model,
@@ -32,6 +33,7 @@ from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
 from tuner.result import Gain, Status, Verified
 from tuner.samplers import Proposals
+from tuner.simulator.calibrated import Calibration
 from tuner.slo import Objective
 from tuner.space import Space
 from tuner.study import Study
@@ -70,11 +72,15 @@ class Inputs:
     facts: ModelFacts | None
     longest: int | None  # tokens of the longest request, input and output
     backend: str  # simulated, local or ray
+    calibration: Calibration | None = None  # of the simulator, for this model and device
 
     def fingerprints(self) -> dict[str, str]:
         """What a resume is compared with. Budgets may change; promises, traffic, prices and knobs may not."""
         parts = objective_text.fingerprint(self.objective)
-        return {**parts, "space": self.space.fingerprint, "backend": self.backend}
+        found = {**parts, "space": self.space.fingerprint, "backend": self.backend}
+        if self.calibration is not None:
+            found["calibration"] = provenance.fingerprint(calibration.as_json(self.calibration))
+        return found
 
 
 def read(request: Request) -> Inputs:
@@ -97,7 +103,9 @@ def read(request: Request) -> Inputs:
     problem = problem or feasibility.space_problem(space, objective)
     if problem is not None:
         raise InputError(f"{objective.path}: {problem}")
-    return Inputs(objective, space, facts, longest, resolve(request.backend or objective.backend))
+    backend = resolve(request.backend or objective.backend)
+    fitted = calibration.find(request.runs, objective) if backend == "simulated" else None
+    return Inputs(objective, space, facts, longest, backend, fitted)
 
 
 def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object]]:
@@ -121,7 +129,13 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     with ExitStack() as stack:
         stack.enter_context(ledger.lock())
         tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
-        launcher = launcher_for(inputs.backend, inputs.objective, ray=request.ray, registry=ledger.path / "processes")
+        launcher = launcher_for(
+            inputs.backend,
+            inputs.objective,
+            ray=request.ray,
+            registry=ledger.path / "processes",
+            calibration=inputs.calibration,
+        )
         stack.callback(launcher.close)
         space = inputs.space
         proposals = Proposals(

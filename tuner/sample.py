@@ -139,10 +139,14 @@ class Sample:
     def chunk_gap_max(self) -> Units:
         """The largest chunk gap of each request that has one."""
         times, _, owner = self._chunks
-        largest = np.full(len(self), -math.inf)
+        largest: list[float | None] = [None] * len(self)
         within = owner[1:] == owner[:-1]
-        np.maximum.at(largest, owner[1:][within], np.diff(times)[within])
-        return self._from_values([v if v > -math.inf else None for v in largest.tolist()])
+        gaps, whose = np.diff(times)[within], owner[1:][within]  # those of one request lie side by side
+        if len(gaps):
+            starts = np.flatnonzero(np.diff(whose, prepend=-1))
+            for index, gap in zip(whose[starts].tolist(), np.maximum.reduceat(gaps, starts).tolist(), strict=True):
+                largest[index] = gap
+        return self._from_values(largest)
 
     @cached_property
     def chunk_gap(self) -> Units:

@@ -178,7 +178,8 @@ class StudyRuns:
             self.report.updated += 1
         with tempfile.TemporaryDirectory() as scratch:
             artifacts = {str(path.relative_to(attempt.path)): path for path in _artifacts(attempt.path)}
-            artifacts |= self._plot(attempt, outcome, card.name, Path(scratch))
+            if run is None or DIGEST not in run.tags:  # a finished attempt's picture never changes
+                artifacts |= self._plot(attempt, outcome, card.name, Path(scratch))
             self._write(run_id, run, card, artifacts, attempt.ended or self.study["started"])
         self.store.tag(run_id, DIGEST, digest)
 

@@ -11,6 +11,7 @@ from tuner.outcome import Level
 from tuner.records import Record
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+_MOST_POINTS = 600
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,9 +43,10 @@ def tails_png(level: Level, records: Sequence[Record], title: str) -> bytes | No
     itl = (
         np.repeat(np.concatenate([g for g, _ in gaps]), np.concatenate([n for _, n in gaps])) if gaps else np.array([])
     )
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(9, 3.6))
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 2)
+    # Fixed margins: a layout that adapts draws everything twice, and a study has a picture for each trial.
+    axes = figure.subplots(1, 2, gridspec_kw={"left": 0.09, "right": 0.98, "bottom": 0.15, "top": 0.88, "wspace": 0.25})
     _survival(axes[0], np.asarray(first), len(measured), "TTFT", "requests")
     _survival(axes[1], itl, len(itl) + missing, "ITL (token-normalised)", "gaps")
     for ax, metric in zip(axes, ("ttft", "itl"), strict=True):
@@ -74,10 +76,18 @@ def _survival(
         return
     ordered = np.sort(values_s) * 1000
     above = (n - np.arange(1, len(ordered) + 1)) / n
-    shown = above > 0
+    shown = _points(int(np.count_nonzero(above > 0)))
     ax.step(ordered[shown], above[shown], where="post")
     if ordered[0] > 0:
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _points(n: int) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
+    """Places of at most about 600 of `n` values, dense towards the tail, which a logarithmic axis spreads."""
+    if n <= _MOST_POINTS:
+        return np.arange(n)
+    from_end = np.geomspace(1, n, _MOST_POINTS).astype(np.intp)
+    return n - np.unique(from_end)[::-1]

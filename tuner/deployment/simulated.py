@@ -5,23 +5,29 @@ Levels see the same arrivals, lengths and prefix blocks as under the live client
 a function of objective, configuration and plan: equal inputs give equal records, to the last bit.
 """
 
+import copy
 import hashlib
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import numpy as np
 
 from tuner.configuration import Configuration
 from tuner.deployment import Deployment, Running, vllm
 from tuner.deployment.spec import masked
+from tuner.errors import Interrupted
 from tuner.load import traces
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.load.shape import Rows
-from tuner.simulator import setup
+from tuner.simulator import calibrated, setup
+from tuner.simulator.calibrated import Calibration
 from tuner.simulator.level import Level
+from tuner.simulator.steptime import scaled
 from tuner.slo import Objective
 
 #: What the numbers are worth, shown wherever they are. Source: benchmarks/simulator.py.
@@ -46,6 +52,8 @@ class _World:
     seed: int
     variation: float
     startup_s: float
+    calibration: Calibration | None
+    interrupted: threading.Event
 
     def factor(self, configuration: Configuration, plan: LevelPlan) -> float:
         """Of one level's step times: log-normal around 1, drawn from seed, configuration and level."""
@@ -66,6 +74,7 @@ class SimulatedLauncher:
         variation: Standard deviation of the logarithm of a factor on all step times of one level: how much equal runs
             differ. 0 = not at all.
         startup_s: Virtual seconds that a deployment takes to be ready; told in its facts.
+        calibration: Constants fitted to a live study, used on the device and the step times that it was fitted on.
 
     Raises:
         InputError: Model or a device are unknown here, so nothing can be simulated; the message names what is known.
@@ -75,18 +84,34 @@ class SimulatedLauncher:
     parallel = 1
 
     def __init__(
-        self, objective: Objective, *, seed_noise: int | None = None, variation: float = 0.0, startup_s: float = 0.0
+        self,
+        objective: Objective,
+        *,
+        seed_noise: int | None = None,
+        variation: float = 0.0,
+        startup_s: float = 0.0,
+        calibration: Calibration | None = None,
     ) -> None:
         setup.known_model(objective.model)
         for pool in objective.cluster.pools:
             setup.machine_of(pool)
         rows = traces.read(objective.workload.source)
-        self._world = _World(objective, rows, seed_noise or 0, variation, startup_s)
+        self._world = _World(objective, rows, seed_noise or 0, variation, startup_s, calibration, threading.Event())
+
+    def recalibrated(self, calibration: Calibration | None) -> Self:
+        """The same with other constants; nothing is read again."""
+        other = copy.copy(self)
+        other._world = replace(self._world, calibration=calibration)  # noqa: SLF001  (of its own class)
+        return other
 
     def deployment(self, configuration: Configuration, logs: Path) -> Deployment:
         """See `Launcher`; nothing is ever written to `logs`."""
         del logs
         return _Deployment(self._world, configuration)
+
+    def interrupt(self) -> None:
+        """See `Launcher`: the next level raises; the one that runs takes seconds at most."""
+        self._world.interrupted.set()
 
     def check(self, configuration: Configuration) -> str | None:
         """See `Launcher`. Also what this model of the engine does not cover."""
@@ -137,20 +162,23 @@ class _Running:
 
     def __init__(self, world: _World, configuration: Configuration) -> None:
         self._world, self._configuration = world, configuration
-        self._setup = setup.resolve(configuration, world.objective)
+        made = setup.resolve(configuration, world.objective)
+        found = world.calibration
+        self._calibration = found if found is not None and calibrated.applies(found, made) else None
+        self._setup = made if self._calibration is None else calibrated.apply(self._calibration, made)
 
     @property
     def facts(self) -> Mapping[str, object]:
         """What was assumed, and what the numbers are worth."""
-        made = self._setup
+        made, found = self._setup, self._calibration
         return {
-            "step_times": "roofline",
-            "table_version": setup.STEP_TIMES,
-            "expected_error": dict(EXPECTED_ERROR[made.unit]),
+            "step_times": "roofline" if found is None else f"roofline, {calibrated.in_words(found)}",
+            "table_version": made.step_times,
+            "expected_error": dict(EXPECTED_ERROR[made.unit]) if found is None else found.expected_error,
             "model": self._world.objective.model,
             **self._group(0),
             **({"decode": self._group(1)} if made.fleet.split else {}),
-            "front_end_s": made.fleet.front_end_s,
+            "front_end_s": made.front_end_s,
             "routing": made.fleet.routing,
             "flags_without_effect": list(made.ignored_flags),
             "ready_s": self._world.startup_s,
@@ -159,7 +187,7 @@ class _Running:
     def _group(self, index: int) -> dict[str, object]:
         group = self._setup.fleet.groups[index]
         facts: dict[str, object] = {
-            "device": self._setup.device(index),
+            "device": setup.device_name(self._setup.pools[index]),
             "engines": group.engines,
             "kv_tokens": group.kv_tokens,
             "max_num_batched_tokens": group.limits.max_num_batched_tokens,
@@ -171,7 +199,10 @@ class _Running:
 
     def drive(self, plan: LevelPlan) -> LevelData:
         """See `Running`; `counters["level_seconds"]` is the virtual duration of the level."""
+        if self._world.interrupted.is_set():
+            raise Interrupted("the study was interrupted")
         factor = self._world.factor(self._configuration, plan)
         fleet = self._setup.fleet
-        groups = tuple(replace(group, step_time=replace(group.step_time, factor=factor)) for group in fleet.groups)
-        return Level(plan, self._world.rows, fleet=replace(fleet, groups=groups)).run()
+        if factor != 1:
+            fleet = fleet.with_step_times([scaled(group.step_time, factor) for group in fleet.groups])
+        return Level(plan, self._world.rows, fleet=fleet).run()

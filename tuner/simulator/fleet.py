@@ -1,7 +1,7 @@
 """What a simulated deployment consists of, as data, and how its engines are made."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, Protocol
 
@@ -23,7 +23,7 @@ class Group:
     role: Literal["engine", "prefill", "decode"]
     engines: int  # >= 1
     limits: EngineLimits  # of each
-    step_time: Linear  # of each
+    step_time: StepTime  # of each
     link: Link | None = None  # of each; needed for `decode`
 
     @property
@@ -60,6 +60,11 @@ class Fleet:
     def split(self) -> bool:
         """Whether prefill and decode lie apart."""
         return len(self.groups) > 1
+
+    def with_step_times(self, step_times: Sequence[StepTime]) -> "Fleet":
+        """The same with other step times, one for each group."""
+        pairs = zip(self.groups, step_times, strict=True)
+        return replace(self, groups=tuple(replace(group, step_time=each) for group, each in pairs))
 
 
 class AnyEngine(Protocol):

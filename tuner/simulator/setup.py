@@ -14,7 +14,7 @@ from tuner.simulator.fleet import Fleet, Group
 from tuner.simulator.memory import kv_tokens
 from tuner.simulator.router import Policy
 from tuner.simulator.scheduler import EngineLimits, Link
-from tuner.simulator.steptime import Machine, ModelShape, roofline
+from tuner.simulator.steptime import Machine, ModelShape, StepTime, roofline
 from tuner.slo import Objective, Pool, Scalar
 
 #: Version of the constants below and of the roofline's form: results of two versions are not comparable.
@@ -71,6 +71,7 @@ class Setup:
     fleet: Fleet
     pools: tuple[Pool, ...]
     ignored_flags: tuple[str, ...]
+    step_times: str = STEP_TIMES  # version of the groups' step times
 
     @property
     def first(self) -> Group:
@@ -81,10 +82,19 @@ class Setup:
     def unit(self) -> Literal["gpu", "cpu"]:
         return self.pools[0].unit
 
-    def device(self, index: int = 0) -> str:
-        """Of a group."""
-        pool = self.pools[index]
-        return pool.device if pool.unit == "gpu" else f"{pool.cores}-core CPU slot"
+    @property
+    def device(self) -> str:
+        """Of the first group."""
+        return device_name(self.pools[0])
+
+    @property
+    def step_time(self) -> StepTime:
+        """Of the first group."""
+        return self.first.step_time
+
+    @property
+    def front_end_s(self) -> float:
+        return self.fleet.front_end_s
 
 
 def resolve(configuration: Configuration, objective: Objective) -> Setup:
@@ -190,6 +200,11 @@ def _fill(nodes: Sequence[int], role: Role) -> list[int] | None:
             return None
         left[place] -= role.units_each
     return left
+
+
+def device_name(pool: Pool) -> str:
+    """What a unit of the pool is called wherever its speed matters."""
+    return pool.device if pool.unit == "gpu" else f"{pool.cores}-core CPU slot"
 
 
 def machine_of(pool: Pool, *, fp8: bool = False) -> Machine:

@@ -8,7 +8,7 @@ et al., Roofline (CACM 2009); the ring all-reduce: Patarasuk and Yuan (JPDC 2009
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
@@ -121,3 +121,46 @@ def roofline(shape: ModelShape, machine: Machine, tensor_parallel: int = 1) -> L
         context_s=shape.kv_bytes_per_token * copies / memory,
         extra_token_s=extra_token_s,
     )
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """
+    Step times of another model of the engine, corrected.
+
+    Args:
+        inner: The step times that were fitted.
+        scale_prefill: Factor on what prompt chunks add to a step.
+        scale_decode: Factor on what a step's decodes take alone, the fixed part of such a step included.
+        c0_s: Seconds added to every step.
+    """
+
+    inner: StepTime
+    scale_prefill: float
+    scale_decode: float
+    c0_s: float
+
+    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
+        """See `StepTime`."""
+        alone = self.inner.step((), decodes, context) if decodes else 0.0
+        if not prefills:
+            return self.c0_s + self.scale_decode * alone
+        whole = self.inner.step(prefills, decodes, context)
+        return self.c0_s + self.scale_decode * alone + self.scale_prefill * (whole - alone)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Every step takes `factor` times as long."""
+
+    inner: StepTime
+    factor: float
+
+    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
+        """See `StepTime`."""
+        return self.factor * self.inner.step(prefills, decodes, context)
+
+
+def scaled(inner: StepTime, factor: float) -> StepTime:
+    """Step times of an unusually slow or fast run."""
+    return replace(inner, factor=factor * inner.factor) if isinstance(inner, Linear) else Scaled(inner, factor)

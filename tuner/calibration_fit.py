@@ -1,0 +1,192 @@
+"""
+Fits the constants of a calibration to measured levels.
+
+The loss has jumps: a request that comes a moment earlier joins another step. So a descent from several starts is
+followed by a simplex search.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner import metrics
+from tuner.configuration import Configuration
+from tuner.deployment.simulated import SimulatedLauncher
+from tuner.load.plan import LevelData
+from tuner.simulator.calibrated import STATISTICS, Calibration, Residual
+
+#: What is fitted, by metric: percentiles, and the mean. A single p95 may lie on a cliff (5 % of the tokens wait for
+#: another's prompt, or 4 %), which tells a search nothing; its neighbours and the mean do.
+FITTED: Mapping[str, tuple[int, ...]] = {"ttft": (10, 50, 90, 95), "itl": (50, 90, 95, 99)}
+#: How often a descent may look for a better point; each look simulates the levels five times.
+MOST_STEPS = 10
+#: Where it starts: how much of the median TTFT is front end. From the best end a simplex goes on, for so many looks.
+STARTS = (0.1, 0.3, 0.5)
+MOST_LOOKS = 150
+_START_C0 = 0.05  # of the median ITL
+#: Weight of the prior: a factor e on a scale counts as much as an error of this share in one statistic.
+PRIOR = 0.02
+#: A statistic that a simulated level does not have (no request finished) counts as wrong by this factor.
+MISSING = 10.0
+#: Scales are looked for within this factor of 1.
+WIDEST = 30.0
+_STEP = 0.02  # of the numerical derivative: large enough to look past the jumps of a discrete schedule
+_LOW = np.array([-math.log(WIDEST), -math.log(WIDEST), 0.0, 0.0])
+_HIGH = np.array([math.log(WIDEST), math.log(WIDEST), 1.0, 1.0])
+#: First simplex: each scale, then what trades a scale for a fixed part.
+_SIMPLEX = np.array([[0.1, 0.0, 0.0, 0.0], [0.0, 0.1, 0.0, 0.0], [0.0, -0.15, 0.15, 0.0], [-0.05, 0.0, 0.0, 0.1]])
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One level of a live study, to be met by the simulator."""
+
+    trial: int
+    configuration: Configuration
+    data: LevelData
+    offered: float
+    device: str
+    base: str  # version of the uncalibrated step times
+    front_end_s: float  # uncalibrated
+    engine_version: str | None
+    values_s: Mapping[str, float]  # statistic → measured
+
+
+def statistics(data: LevelData) -> dict[str, float]:
+    """
+    What is fitted, in seconds, of the complete measured requests (`ttft_p50`, `itl_mean` …); what does not exist is
+    left out.
+
+    Percentiles are linear between neighbours; gaps are pooled over the requests and count once for each token.
+    """
+    complete = [record for record in data.records if record.phase == "measured" and metrics.is_complete(record)]
+    first = np.array([value for record in complete if (value := metrics.ttft_s(record)) is not None])
+    gaps = [np.repeat(*metrics.itl_s(record)) for record in complete]
+    found: dict[str, float] = {}
+    for name, values in (("ttft", first), ("itl", np.concatenate(gaps) if gaps else np.empty(0))):
+        if len(values):
+            percentiles = np.percentile(values, FITTED[name])
+            found |= {
+                f"{name}_p{percent}": float(value) for percent, value in zip(FITTED[name], percentiles, strict=True)
+            }
+            found[f"{name}_mean"] = float(values.mean())
+    return {name: value for name, value in found.items() if value > 0}
+
+
+class Fit:
+    """
+    Least squares over [log scale_prefill, log scale_decode, c0 / ITL, ttft_fixed / TTFT], the latter two >= 0.
+
+    ITL and TTFT are the medians of the measured p50s: all four unknowns are then of the order of 1.
+    """
+
+    def __init__(self, launcher: SimulatedLauncher, levels: Sequence[Measured], blank: Calibration) -> None:
+        self._launcher, self._levels, self._blank = launcher, levels, blank
+        self._gap_s = self._median("itl_p50") or self._median("ttft_p50")
+        self._first_s = self._median("ttft_p50")
+        self._default = blank.ttft_fixed_s / self._first_s
+        self._known: dict[bytes, list[dict[str, float]]] = {}
+
+    def run(self) -> Calibration:
+        ends = [self._descend(self._start(share)) for share in STARTS]
+        best = self._refine(min(ends, key=lambda end: end[0])[1])
+        residuals = tuple(
+            Residual(level.trial, level.data.plan.number, level.offered, name, level.values_s[name], found[name])
+            for level, found in zip(self._levels, self._simulate(best), strict=True)
+            for name in STATISTICS
+            if name in found and name in level.values_s
+        )
+        return dataclasses.replace(self._calibration(best), residuals=residuals)
+
+    def _descend(self, start: _Floats) -> tuple[float, _Floats]:
+        """Cost and place of the nearest minimum."""
+        from scipy.optimize import least_squares
+
+        done = least_squares(
+            self._residuals,
+            np.clip(start, _LOW + 1e-4, _HIGH - 1e-4),
+            jac=self._jacobian,
+            bounds=(_LOW, _HIGH),
+            xtol=1e-3,
+            ftol=1e-3,
+            max_nfev=MOST_STEPS,
+        )
+        return float(done.cost), done.x
+
+    def _refine(self, start: _Floats) -> _Floats:
+        """The jumps of a discrete schedule end a descent early; a simplex steps over them."""
+        from scipy.optimize import minimize
+
+        corners = np.clip(start + np.vstack([np.zeros(4), _SIMPLEX]), _LOW, _HIGH)
+        done = minimize(  # type: ignore[call-overload]  # its stubs know no initial simplex
+            lambda x: float(np.sum(self._residuals(np.clip(x, _LOW, _HIGH)) ** 2)),
+            start,
+            method="Nelder-Mead",
+            options={"initial_simplex": corners, "maxfev": MOST_LOOKS, "xatol": 1e-3, "fatol": 1e-5},
+        )
+        return np.clip(np.asarray(done.x, dtype=np.float64), _LOW, _HIGH)
+
+    def _median(self, statistic: str) -> float:
+        found = [level.values_s[statistic] for level in self._levels if statistic in level.values_s]
+        return float(np.median(found)) if found else 0.0
+
+    def _calibration(self, x: _Floats) -> Calibration:
+        return dataclasses.replace(
+            self._blank,
+            scale_prefill=math.exp(x[0]),
+            scale_decode=math.exp(x[1]),
+            c0_s=float(x[2]) * self._gap_s,
+            ttft_fixed_s=float(x[3]) * self._first_s,
+        )
+
+    def _simulate(self, x: _Floats) -> list[dict[str, float]]:
+        key = x.tobytes()
+        if key not in self._known:
+            launcher = self._launcher.recalibrated(self._calibration(x))
+            found: list[dict[str, float]] = []
+            for level in self._levels:
+                plan = dataclasses.replace(level.data.plan, stop_early=False)
+                with launcher.deployment(level.configuration, Path()) as running:
+                    found.append(statistics(running.drive(plan)))
+            self._known[key] = found
+        return self._known[key]
+
+    def _start(self, front_end: float) -> _Floats:
+        """Scales that meet the median level, found one after the other: what decodes take first, then prompts."""
+        x = np.array([0.0, 0.0, _START_C0, front_end])
+        for index, statistic in ((1, "itl_p50"), (0, "ttft_p50")):
+            ratios = [
+                level.values_s[statistic] / found[statistic]
+                for level, found in zip(self._levels, self._simulate(x), strict=True)
+                if statistic in found and statistic in level.values_s
+            ]
+            if ratios:
+                shift = math.log(float(np.median(ratios)))
+                x[index] += shift
+                if index == 1:
+                    x[0] += shift
+        return x
+
+    def _residuals(self, x: _Floats) -> _Floats:
+        errors = [
+            math.log(found[name] / measured) if name in found else math.log(MISSING)
+            for level, found in zip(self._levels, self._simulate(x), strict=True)
+            for name, measured in level.values_s.items()
+        ]
+        prior = [x[0], x[1], x[2], x[3] - self._default]
+        return np.array([*errors, *(PRIOR * each for each in prior)])
+
+    def _jacobian(self, x: _Floats) -> _Floats:
+        here = self._residuals(x)
+        columns = []
+        for index in range(len(x)):
+            moved = x.copy()
+            moved[index] += _STEP
+            columns.append((self._residuals(moved) - here) / _STEP)
+        return np.stack(columns, axis=1)
