@@ -196,7 +196,8 @@ class Engine:
         alike = not self.scheduler.someone_waits(started_s) or not (prefills or ended)
         alike = alike and self.scheduler.next_event_s(started_s) > self.clock_s
         now = len(self.ends)
-        served = all(request.emitted and request.spans[-1][1] == now for request in self.scheduler.running)
+        running = self.scheduler.running
+        served = bool(running) and all(request.emitted and request.spans[-1][1] == now for request in running)
         self._steady = alike and served and preemptions == self.scheduler.preemptions
         return ended
 
@@ -269,10 +270,11 @@ class Engine:
             request.emitted += steps
             request.spans[-1][1] += steps
         ended = [self._end(request, OK, clock) for request in running if request.emitted == request.output]
+        self.just_ended = len(ended)
         if ended:
             self.scheduler.leave()
-        self.just_ended = len(ended)
-        self._steady = self._steady and not (ended and self.scheduler.someone_waits(clock))
+            if not self.scheduler.running or self.scheduler.someone_waits(clock):
+                self._steady = False
         return ended
 
     def _hang_ups(self) -> list[Request]:

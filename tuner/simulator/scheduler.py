@@ -42,8 +42,12 @@ class EngineLimits:
 class Link:
     """What KV comes over, one transfer after the other, in the order in which they were asked for."""
 
-    latency_s: float  # of each transfer
+    latency_s: float  # of each transfer, > 0: what is asked for in a step is never there in the same one
     token_s: float  # of each token of KV: its bytes / the bandwidth
+
+    def __post_init__(self) -> None:
+        if self.latency_s <= 0 or self.token_s < 0:
+            raise ValueError(f"got {self}: latency_s > 0 and token_s >= 0 are needed")
 
 
 @dataclass(slots=True, eq=False)
