@@ -44,6 +44,10 @@ class Seconds:
     fixed: float = 1.0
     each: float = 0.0
 
+    @property
+    def floor_s(self) -> float:
+        return self.fixed
+
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         return self.fixed + self.each * (decodes + sum(count for count, _ in prefills))
 

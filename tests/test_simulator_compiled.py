@@ -15,9 +15,23 @@ from tuner.simulator.engine import Engine, Patience
 from tuner.simulator.fleet import make_engine
 from tuner.simulator.router import POLICIES, Router
 from tuner.simulator.scheduler import EngineLimits, Request
-from tuner.simulator.steptime import Linear
+from tuner.simulator.steptime import Calibrated, Linear, Scaled
+from tuner.simulator.tables import Tabled
 
 STEP = Linear(0.31, token_s=0.013, weights_s=0.05, pair_s=0.0007, context_s=0.0011, extra_token_s=0.003, factor=1.01)
+TABLED = Tabled(
+    tokens=(1, 5, 20),
+    shared_s=(0.3, 0.33, 0.71),
+    batch=(1, 3, 8),
+    context=(2, 9),
+    decode_s=((0.01, 0.017), (0.011, 0.02), (0.05, 0.13)),
+    chunk=(1, 7),
+    prefix=(0, 3, 11),
+    prefill_s=0.013,
+    pair_s=((0.001, 0.0013, 0.0017), (0.0007, 0.0011, 0.0003)),
+    fixed_s=0.003,
+)
+STEP_TIMES = (STEP, TABLED, Calibrated(STEP, 1.3, 0.7, 0.01), Scaled(Calibrated(TABLED, 0.9, 1.1, 0.02), 1.07))
 TINY = EngineLimits(max_num_batched_tokens=8, max_num_seqs=8, blocks=100, block_size=4)
 
 
@@ -29,14 +43,21 @@ def outcome(requests: Sequence[Request], engines: Sequence[Engine | CompiledEngi
 
 
 @settings(max_examples=200, deadline=None)
-@given(workloads(), limits_strategy, st.sampled_from([inf, 9.0, 3.0]), st.sampled_from(POLICIES))
-def test_both_engines_agree_to_the_last_bit(workload, limits, patience, routing):
+@given(
+    workloads(),
+    limits_strategy,
+    st.sampled_from([inf, 9.0, 3.0]),
+    st.sampled_from(POLICIES),
+    st.sampled_from(STEP_TIMES),
+)
+def test_both_engines_agree_to_the_last_bit(workload, limits, patience, routing, step_time):
     """Token times, ends, preemptions, cache hits, blocks: of whatever is sent, in an open loop."""
     seen = []
     for compiled in (False, True):
         requests, fitting = fitted(workload, limits)
         engines = [
-            make_engine(fitting, STEP, Patience(patience, patience, 2 * patience), compiled=compiled) for _ in range(2)
+            make_engine(fitting, step_time, Patience(patience, patience, 2 * patience), compiled=compiled)
+            for _ in range(2)
         ]
         Cluster(engines, router=Router(routing, fitting.block_size), front_end_s=0.1).open_loop(
             requests, lambda _: False
@@ -97,11 +118,13 @@ def test_the_kernel_is_taken_where_it_knows_the_step_times():
     """Other step times run on the reference, unless the kernel was demanded."""
 
     class Seconds:
+        floor_s = 1.0
+
         def step(self, prefills, decodes, context):
             return 1.0
 
     assert isinstance(make_engine(TINY, STEP), CompiledEngine)
     assert isinstance(make_engine(TINY, STEP, compiled=False), Engine)
     assert isinstance(make_engine(TINY, Seconds()), Engine)
-    with pytest.raises(ValueError, match="Seconds are not compiled"):
+    with pytest.raises(ValueError, match="Seconds are not known"):
         make_engine(TINY, Seconds(), compiled=True)

@@ -11,7 +11,7 @@ from support.simulated import fitted, limits_strategy, workloads
 
 from tuner.simulator.engine import Patience
 from tuner.simulator.fleet import Fleet, Group, make_engine
-from tuner.simulator.router import POLICIES, Router
+from tuner.simulator.router import POLICIES, Policy, Router
 from tuner.simulator.scheduler import EngineLimits, Link, Request
 from tuner.simulator.split import SplitCluster
 from tuner.simulator.steptime import Linear
@@ -29,7 +29,7 @@ def split(
     counts: tuple[int, int] = (1, 1),
     step_time: Linear = SECOND,
     patience: Patience | None = None,
-    policy: str = "round_robin",
+    policy: Policy = "round_robin",
     compiled: bool = False,
     link: Link = LINK,
 ) -> SplitCluster:
@@ -129,16 +129,14 @@ links_strategy = st.builds(Link, st.sampled_from([0.001, 0.01, 0.7]), st.sampled
 @settings(max_examples=200, deadline=None)
 @given(
     workloads(),
-    limits_strategy,
-    limits_strategy,
+    st.tuples(limits_strategy, limits_strategy),
     st.tuples(st.integers(1, 2), st.integers(1, 2)),
     links_strategy,
-    st.sampled_from([inf, 9.0, 3.0]),
-    st.sampled_from(POLICIES),
+    st.tuples(st.sampled_from([inf, 9.0, 3.0]), st.sampled_from(POLICIES)),
 )
-def test_both_engines_agree_to_the_last_bit(workload, limits, other, counts, link, patience, policy):
+def test_both_engines_agree_to_the_last_bit(workload, sides, counts, link, manners):
     """Of whatever is sent to whatever deployment, in an open loop; and in the end every block is free."""
-    seen = []
+    (limits, other), (patience, policy), seen = sides, manners, []
     for compiled in (False, True):
         requests, fitting = fitted(workload, limits)
         _, decoding = fitted(workload, replace(other, block_size=limits.block_size))

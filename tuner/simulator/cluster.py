@@ -71,8 +71,8 @@ class Cluster:
         heapify(starts)
         while True:
             arrival_s = starts[0] + self._front_end_s if starts else inf
-            clocks = sorted((engine.next_s, index) for index, engine in enumerate(self.engines) if engine.busy)
-            if not clocks or clocks[0][0] >= arrival_s:
+            behind = min((each for each in self.engines if each.busy), key=_next_s, default=None)
+            if behind is None or behind.next_s >= arrival_s:
                 request = make(heappop(starts))
                 if request is None:
                     return
@@ -85,10 +85,10 @@ class Cluster:
                 if watch([request]):
                     return
                 continue
-            engine = self.engines[clocks[0][1]]
-            # Another engine may end a request, and so start one here, at any time after its clock.
-            horizon_s = min(arrival_s, clocks[1][0] if len(clocks) > 1 else inf)
-            ended = engine.advance(max(horizon_s, nextafter(engine.next_s, inf)), stop_at_end=True)
+            # Another engine may end a request, and so start one here.
+            others = [each.quiet_until_s for each in self.engines if each is not behind]
+            horizon_s = min(arrival_s, min(others, default=inf) + self._front_end_s)
+            ended = behind.advance(max(horizon_s, nextafter(behind.next_s, inf)), stop_at_end=True)
             for request in ended:
                 heappush(starts, request.ended_s + (0.0 if request.status == OK else PAUSE_S))
             if ended and watch(ended):
@@ -97,3 +97,7 @@ class Cluster:
     def _route(self, request: Request) -> AnyEngine:
         request.engine = self._router.choose(request, self.engines, request.arrival_s)
         return self.engines[request.engine]
+
+
+def _next_s(engine: AnyEngine) -> float:
+    return engine.next_s

@@ -7,10 +7,10 @@ from typing import TypeVar
 import numpy as np
 
 from tuner.records import OK
-from tuner.simulator import kernel
+from tuner.simulator import forms, kernel
 from tuner.simulator.engine import Patience, Totals, check_fits
+from tuner.simulator.forms import Form
 from tuner.simulator.scheduler import EngineLimits, Link, Request
-from tuner.simulator.steptime import Linear
 from tuner.simulator.tokens import Chunks, StepChunks
 
 #: Status of a request by the kernel's code.
@@ -29,7 +29,7 @@ class CompiledEngine:
     """
 
     def __init__(
-        self, limits: EngineLimits, step_time: Linear, *, patience: Patience | None = None, link: Link | None = None
+        self, limits: EngineLimits, form: Form, *, patience: Patience | None = None, link: Link | None = None
     ) -> None:
         self.limits = limits
         self._link = link
@@ -48,13 +48,7 @@ class CompiledEngine:
         floats[kernel.FIRST_TOKEN_S] = patience.first_token_s
         floats[kernel.BETWEEN_TOKENS_S] = patience.between_tokens_s
         floats[kernel.TOTAL_S] = patience.total_s
-        floats[kernel.STEP_FIXED_S] = step_time.fixed_s
-        floats[kernel.STEP_TOKEN_S] = step_time.token_s
-        floats[kernel.STEP_WEIGHTS_S] = step_time.weights_s
-        floats[kernel.STEP_PAIR_S] = step_time.pair_s
-        floats[kernel.STEP_CONTEXT_S] = step_time.context_s
-        floats[kernel.STEP_EXTRA_TOKEN_S] = step_time.extra_token_s
-        floats[kernel.STEP_FACTOR] = step_time.factor
+        points = forms.write(form, ints, floats)
         if link is not None:
             floats[kernel.LINK_LATENCY_S], floats[kernel.LINK_TOKEN_S] = link.latency_s, link.token_s
         self._state = kernel.State(
@@ -77,11 +71,16 @@ class CompiledEngine:
             loading=np.empty(_REQUESTS, np.int64),
             released=np.empty(_REQUESTS, np.int64),
             transfers=np.empty(_REQUESTS, np.int64),
+            points=points,
         )
         # One run of all blocks lies between both ends of the ring.
         self._state.queue[:2] = 1 - np.arange(2)[:, None]
         self._state.lengths[1] = limits.blocks
         ints[kernel.USED_NODES] = 1
+        self.next_s = 0.0
+        self.busy = self.queued = False
+        self._left = kernel.FAR
+        self._floor_s = form.floor_s
         self._requests: list[Request] = []
         self._numbers: dict[int, int] = {}  # of keys, in the arrays
         self._places: dict[int, tuple[Sequence[int], int]] = {}  # where the keys of a request lie, by their list
@@ -89,21 +88,8 @@ class CompiledEngine:
         self._chunks = StepChunks(self._ends_from)
 
     @property
-    def busy(self) -> bool:
-        ints = self._state.ints
-        return bool(ints[kernel.RUNNING] or ints[kernel.WAITING] or ints[kernel.LOADING])
-
-    @property
-    def queued(self) -> bool:
-        return bool(self._state.ints[kernel.WAITING])
-
-    @property
     def clock_s(self) -> float:
         return float(self._state.floats[kernel.CLOCK_S])
-
-    @property
-    def next_s(self) -> float:
-        return float(self._state.floats[kernel.NEXT_S])
 
     @property
     def ends(self) -> list[float]:
@@ -129,6 +115,12 @@ class CompiledEngine:
         live = int(ints[kernel.RUNNING] + ints[kernel.WAITING] + ints[kernel.LOADING])
         return live + (int(ints[kernel.JUST_ENDED]) if self.clock_s > now_s else 0)
 
+    @property
+    def quiet_until_s(self) -> float:
+        if not self.busy:
+            return inf
+        return min(float(self._state.floats[kernel.EXPIRY_S]), self.next_s + self._left * self._floor_s)
+
     def add(self, request: Request) -> None:
         check_fits(request, self.limits)
         if request.remote and self._link is None:
@@ -144,9 +136,12 @@ class CompiledEngine:
         head = (request.number, request.prompt, request.output, keys_at, len(request.keys), held_at)
         self._state.requests[place] = (*head, request.remote, request.park, *(0,) * 8, -1)
         self._state.times[place] = (request.scheduled_s, inf, inf)
-        busy, clock_s, next_s = self.busy, floats[kernel.CLOCK_S], floats[kernel.NEXT_S]
-        if not busy or next_s > clock_s:
-            floats[kernel.NEXT_S] = max(clock_s, min(request.arrival_s, next_s if busy else inf))
+        clock_s = self.clock_s
+        if not self.busy or self.next_s > clock_s:
+            self.next_s = max(clock_s, min(request.arrival_s, self.next_s if self.busy else inf))
+            floats[kernel.NEXT_S] = self.next_s
+        self.busy = self.queued = True
+        self._left = 1
         state.waiting[(ints[kernel.WAITING_HEAD] + ints[kernel.WAITING]) & (len(state.waiting) - 1)] = place
         if not ints[kernel.WAITING]:
             ints[kernel.STEADY] = 0
@@ -164,7 +159,11 @@ class CompiledEngine:
                 self._state = state._replace(ends=_doubled(state.ends))
             else:
                 self._state = state._replace(spans=_doubled(state.spans))
-        count = int(self._state.ints[kernel.ENDED])
+        ints = self._state.ints
+        running, waiting, loading = ints[kernel.RUNNING], ints[kernel.WAITING], ints[kernel.LOADING]
+        self.busy, self.queued = bool(running or waiting or loading), bool(waiting)
+        self.next_s, self._left = float(self._state.floats[kernel.NEXT_S]), int(ints[kernel.LEFT])
+        count = int(ints[kernel.ENDED])
         if not count:
             return []
         self._state.ints[kernel.ENDED] = 0
@@ -175,12 +174,15 @@ class CompiledEngine:
         state.times[request.place, kernel.READY_S] = at_s
         state.released[state.ints[kernel.RELEASED]] = request.place
         state.ints[kernel.RELEASED] += 1
-        clock_s, next_s = self.clock_s, self.next_s
-        if self.busy and next_s > clock_s:
-            state.floats[kernel.NEXT_S] = max(clock_s, min(next_s, at_s))
+        clock_s = self.clock_s
+        if self.busy and self.next_s > clock_s:
+            self.next_s = max(clock_s, min(self.next_s, at_s))
+            state.floats[kernel.NEXT_S] = self.next_s
 
     def take_transfers(self) -> list[tuple[Request, float]]:
         count = int(self._state.ints[kernel.TRANSFERS])
+        if not count:
+            return []
         self._state.ints[kernel.TRANSFERS] = 0
         places = self._state.transfers[:count].tolist()
         return [(self._requests[place], float(self._state.times[place, kernel.READY_S])) for place in places]

@@ -93,6 +93,20 @@ class Engine:
         """Whether a request waits to be admitted, or to be asked for its KV."""
         return bool(self.scheduler.waiting)
 
+    @property
+    def left(self) -> int:
+        """Tokens that every request still needs at least."""
+        if self.scheduler.waiting:
+            return 1
+        return min(each.output - each.emitted for each in (*self.scheduler.running, *self.scheduler.loading))
+
+    @property
+    def quiet_until_s(self) -> float:
+        """No request ends before this; infinite where there is none."""
+        if not self.busy:
+            return inf
+        return min(self._expiry_s, self.next_s + self.left * self._step_time.floor_s)
+
     def in_flight(self, now_s: float) -> int:
         """Requests that a router knows to be open: what ends in a step is open until that step has ended."""
         live = len(self.scheduler.running) + len(self.scheduler.waiting) + len(self.scheduler.loading)

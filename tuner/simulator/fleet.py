@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from tuner.simulator.engine import Engine, Patience, Totals
 from tuner.simulator.router import Policy
 from tuner.simulator.scheduler import EngineLimits, Link, Request
-from tuner.simulator.steptime import Linear, StepTime
+from tuner.simulator.steptime import StepTime
 from tuner.simulator.tokens import Chunks
 
 
@@ -79,6 +79,8 @@ class AnyEngine(Protocol):
     @property
     def queued(self) -> bool: ...
     @property
+    def quiet_until_s(self) -> float: ...
+    @property
     def totals(self) -> Totals: ...
     def in_flight(self, now_s: float) -> int: ...
     def add(self, request: Request) -> None: ...
@@ -111,10 +113,13 @@ def make_engine(
     Raises:
         ValueError: The kernel does not know it, and was demanded.
     """
-    if isinstance(step_time, Linear) and compiled is not False:
-        from tuner.simulator.compiled import CompiledEngine  # loads numba
+    if compiled is not False:
+        from tuner.simulator import forms  # loads numba
+        from tuner.simulator.compiled import CompiledEngine
 
-        return CompiledEngine(limits, step_time, patience=patience, link=link)
-    if compiled:
-        raise ValueError(f"step times of {type(step_time).__name__} are not compiled: only those of Linear are")
+        form = forms.form_of(step_time)
+        if form is not None:
+            return CompiledEngine(limits, form, patience=patience, link=link)
+        if compiled:
+            raise ValueError(f"step times of {type(step_time).__name__} are not known to the kernel")
     return Engine(limits, step_time, patience=patience, link=link)

@@ -21,6 +21,9 @@ DONE, MORE_ENDS, MORE_SPANS = range(3)
 #: Code of a request's status; index of `compiled.STATUSES`.
 LIVE, ENDED_OK, TIMEOUT_FIRST, TIMEOUT_GAP, TIMEOUT_TOTAL = range(5)
 
+#: More tokens than any request has.
+FAR = 1 << 62
+
 # Columns of `State.requests`. KEYS_AT and HELD_AT are places in `keys` and `held`, SPAN is a row of `spans`.
 (
     NUMBER,
@@ -84,8 +87,15 @@ QUEUE_COLUMNS = 2
     RELEASED,
     TRANSFERS,
     LOADED_TOKENS,
-) = range(30)
-INTS = 30
+    LEFT,  # tokens that every request still needs at least, after `advance`
+    TABLED,  # step times lie in `State.points`
+    CORRECTED,
+    PARTS,  # where each part of `points` begins, and where the last one ends
+) = range(34)
+# Parts of `points`, in the words of `tables.Tabled`.
+(TOKENS, SHARED_S, BATCH, CONTEXT, DECODE_S, CHUNK, PREFIX, PAIR_S) = range(8)
+PART_COUNT = 9
+INTS = PARTS + PART_COUNT
 
 # Places in `State.floats`.
 (
@@ -105,8 +115,13 @@ INTS = 30
     LINK_FREE_S,
     LINK_LATENCY_S,
     LINK_TOKEN_S,
-) = range(16)
-FLOATS = 16
+    STEP_PREFILL_S,
+    SCALE_PREFILL,
+    SCALE_DECODE,
+    EVERY_STEP_S,
+    FACTOR,
+) = range(21)
+FLOATS = 21
 
 
 class State(NamedTuple):
@@ -131,6 +146,7 @@ class State(NamedTuple):
     loading: Ints
     released: Ints  # parked requests whose blocks may go, in any order
     transfers: Ints
+    points: Floats  # of tables of step times
 
 
 def _compiled(function: F) -> F:
@@ -502,22 +518,120 @@ def _linear(floats: Floats, tokens: int, pairs: float, read: int) -> float:
 
 
 @_compiled
+def _cell(points: Floats, begin: int, end: int, value: float) -> tuple[int, float]:
+    """As `tables._cell`, of the points from `begin` to `end`; the place counts from the start of the array."""
+    low, high = begin, end
+    while low < high:
+        middle = (low + high) // 2
+        if value < points[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    at = min(max(low - 1, begin), end - 2)
+    return at, (value - points[at]) / (points[at + 1] - points[at])
+
+
+@_compiled
+def _plane(  # noqa: PLR0917  (compiled functions know no keywords)
+    points: Floats, ints: Ints, rows: int, columns: int, table: int, row: float, column: float
+) -> float:
+    """As `tables._plane`; rows, columns and table are parts of `points`."""
+    rows, columns = rows + PARTS, columns + PARTS
+    i, down = _cell(points, ints[rows], ints[rows + 1], row)
+    j, right = _cell(points, ints[columns], ints[columns + 1], column)
+    wide = ints[columns + 1] - ints[columns]
+    upper = ints[table + PARTS] + (i - ints[rows]) * wide + j - ints[columns]
+    lower = upper + wide
+    above = points[upper] + right * (points[upper + 1] - points[upper])
+    below = points[lower] + right * (points[lower + 1] - points[lower])
+    seconds: float = above + down * (below - above)
+    return seconds
+
+
+@_compiled
+def _shared_s(points: Floats, ints: Ints, seconds: float, tokens: int) -> float:
+    """What tokens of a step share, on top of `seconds`."""
+    at, share = _cell(points, ints[PARTS + TOKENS], ints[PARTS + TOKENS + 1], tokens)
+    at += ints[PARTS + SHARED_S] - ints[PARTS + TOKENS]
+    total: float = seconds + points[at] + share * (points[at + 1] - points[at])
+    return total
+
+
+@_compiled
+def _decodes_s(ints: Ints, floats: Floats, points: Floats, decodes: int, context: int) -> float:
+    """As `Linear.step` or `Tabled.step`, of decodes alone; at least one."""
+    if not ints[TABLED]:
+        return _linear(floats, decodes, 0.0, context)
+    seconds = floats[STEP_FIXED_S] + _plane(points, ints, BATCH, CONTEXT, DECODE_S, decodes, context / decodes)
+    return _shared_s(points, ints, seconds, decodes)
+
+
+@_compiled
+def _decode_step_s(ints: Ints, floats: Floats, points: Floats, decodes: int, context: int) -> float:
+    """The same, corrected."""
+    seconds = _decodes_s(ints, floats, points, decodes, context)
+    if ints[CORRECTED]:
+        seconds = floats[EVERY_STEP_S] + floats[SCALE_DECODE] * seconds
+    corrected: float = floats[FACTOR] * seconds
+    return corrected
+
+
+@_compiled
+def _is_decode(s: State, place: int) -> bool:
+    r = s.step[place]
+    emitted = s.requests[r, EMITTED]
+    if s.step[len(s.running) + place] > 1 or not emitted:
+        return False
+    whole: bool = s.requests[r, COMPUTED] == s.requests[r, PROMPT] + emitted
+    return whole
+
+
+@_compiled
+def _mixed_s(s: State, count: int, decodes: int, context: int) -> float:
+    """As `Linear.step` or `Tabled.step`, of the first `count` in `step`, prompt chunks among them."""
+    half, tokens, pairs, read = len(s.running), decodes, 0.0, context
+    ints, points, seconds = s.ints, s.points, s.floats[STEP_FIXED_S]
+    if ints[TABLED] and decodes:
+        seconds += _plane(points, ints, BATCH, CONTEXT, DECODE_S, decodes, context / decodes)
+    seconds += s.floats[STEP_PREFILL_S]
+    for place in range(count):
+        if _is_decode(s, place):
+            continue
+        chunk = s.step[half + place]
+        before = s.requests[s.step[place], COMPUTED] - chunk
+        tokens += chunk
+        own = chunk * (before + (chunk + 1) / 2)
+        pairs += own
+        read += before
+        if ints[TABLED]:
+            seconds += own * _plane(points, ints, CHUNK, PREFIX, PAIR_S, chunk, before)
+    return _shared_s(points, ints, seconds, tokens) if ints[TABLED] else _linear(s.floats, tokens, pairs, read)
+
+
+@_compiled
+def _mixed_step_s(s: State, count: int, decodes: int, context: int) -> float:
+    """The same, corrected."""
+    floats = s.floats
+    seconds = _mixed_s(s, count, decodes, context)
+    if s.ints[CORRECTED]:
+        alone = _decodes_s(s.ints, floats, s.points, decodes, context) if decodes else 0.0
+        seconds = floats[EVERY_STEP_S] + floats[SCALE_DECODE] * alone + floats[SCALE_PREFILL] * (seconds - alone)
+    corrected: float = floats[FACTOR] * seconds
+    return corrected
+
+
+@_compiled
 def _seconds(s: State, count: int) -> float:
     """Of the step with the first `count` in `step`."""
-    requests, floats, half = s.requests, s.floats, len(s.running)
-    decodes, context, more, pairs, before = 0, 0, 0, 0.0, 0
+    decodes, context = 0, 0
     for place in range(count):
-        r, tokens = s.step[place], s.step[half + place]
-        computed, emitted = requests[r, COMPUTED], requests[r, EMITTED]
-        if tokens == 1 and emitted and computed == requests[r, PROMPT] + emitted:
+        if _is_decode(s, place):
             decodes += 1
-            context += computed
-        else:
-            more += tokens
-            pairs += tokens * ((computed - tokens) + (tokens + 1) / 2)
-            before += computed - tokens
+            context += s.requests[s.step[place], COMPUTED]
     s.ints[CHUNKS] = count - decodes
-    return _linear(floats, decodes + more, pairs, context + before)
+    if count > decodes:
+        return _mixed_step_s(s, count, decodes, context)
+    return _decode_step_s(s.ints, s.floats, s.points, decodes, context)
 
 
 @_compiled
@@ -636,7 +750,7 @@ def _run(s: State, until_s: float) -> None:
         free -= wanted[index % size]
         if clock_s >= until_s or clock_s >= event_s or free < 0:
             break
-        end_s = clock_s + _linear(floats, batch, 0.0, context)
+        end_s = clock_s + _decode_step_s(ints, floats, s.points, batch, context)
         if end_s > expiry_s:
             break
         clock_s = end_s
@@ -698,6 +812,19 @@ def _step(s: State) -> None:
 
 
 @_compiled
+def _left(s: State) -> int:
+    """As `Engine.left`."""
+    left = FAR
+    for place in range(s.ints[RUNNING]):
+        r = s.running[place]
+        left = min(left, s.requests[r, OUTPUT] - s.requests[r, EMITTED])
+    for place in range(s.ints[LOADING]):
+        r = s.loading[place]
+        left = min(left, s.requests[r, OUTPUT] - s.requests[r, EMITTED])
+    return min(left, 1) if s.ints[WAITING] else left
+
+
+@_compiled
 def advance(until_s: float, stop_at_end: bool, *arrays: Any) -> int:
     """
     As `Engine.advance`; who ended stands in `ended`.
@@ -724,6 +851,7 @@ def advance(until_s: float, stop_at_end: bool, *arrays: Any) -> int:
             _step(s)
         if stop_at_end and s.ints[ENDED] > before:
             break
+    s.ints[LEFT] = _left(s)
     return DONE
 
 

@@ -115,9 +115,8 @@ class SplitCluster:
             Requests of clients that ended; None where nothing happens before then.
         """
         event_s = min(until_s, self._computed[0][0] if self._computed else inf)
-        computing = min((engine for engine in self.prefill if engine.busy), key=_next_s, default=None)
-        answering = min((engine for engine in self.engines if engine.busy), key=_next_s, default=None)
-        prefill_s, decode_s = _next_s(computing), _next_s(answering)
+        computing, prefill_s = _furthest_behind(self.prefill)
+        answering, decode_s = _furthest_behind(self.engines)
         if min(prefill_s, decode_s) >= event_s:
             if event_s >= until_s:
                 return None
@@ -125,16 +124,17 @@ class SplitCluster:
             return []
         if computing is not None and prefill_s <= decode_s:
             # Blocks may be released while a decode engine asks for KV; a client that ends may send the next prompt.
-            asking = (each.next_s for each in self.engines if each.queued)
-            ending = (each.next_s + self._front_end_s for each in self.engines if closed and each.busy)
-            return self._compute(computing, min(event_s, *asking, *ending, inf))
+            asking = min((each.next_s for each in self.engines if each.queued), default=inf)
+            return self._compute(computing, min(event_s, asking, self._next_prompt_s(None) if closed else inf))
         if answering is None:
             raise AssertionError("an engine is behind, and there is none")
-        horizon_s = min(event_s, prefill_s)
-        if closed:
-            others = (each.next_s + self._front_end_s for each in self.engines if each.busy and each is not answering)
-            horizon_s = min(horizon_s, *others, inf)
-        return self._answer(answering, horizon_s, stop_at_end=closed)
+        sent_s = self._next_prompt_s(answering) + self._hand_over_s if closed else inf
+        return self._answer(answering, min(event_s, prefill_s, sent_s), stop_at_end=closed)
+
+    def _next_prompt_s(self, besides: AnyEngine | None) -> float:
+        """No prompt of a closed loop comes before this, but for the one that follows an answer of `besides`."""
+        quiet_s = min((each.quiet_until_s for each in self.engines if each is not besides), default=inf)
+        return quiet_s + self._front_end_s
 
     def _compute(self, engine: AnyEngine, horizon_s: float) -> list[Request]:
         """Steps of a prefill engine, to the first prompt that is computed."""
@@ -171,8 +171,13 @@ class SplitCluster:
             self.prefill[prompt.engine].release(prompt, at_s)
 
 
-def _next_s(engine: AnyEngine | None) -> float:
-    return inf if engine is None else engine.next_s
+def _furthest_behind(engines: Sequence[AnyEngine]) -> tuple[AnyEngine | None, float]:
+    """The engine whose next step comes first, and when."""
+    found, found_s = None, inf
+    for engine in engines:
+        if engine.busy and engine.next_s < found_s:
+            found, found_s = engine, engine.next_s
+    return found, found_s
 
 
 def _beyond(engine: AnyEngine, horizon_s: float) -> float:

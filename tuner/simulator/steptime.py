@@ -15,6 +15,10 @@ from typing import Protocol
 class StepTime(Protocol):
     """Pure: equal arguments, equal seconds."""
 
+    @property
+    def floor_s(self) -> float:
+        """No step takes less, in seconds; the nearer to the shortest one, the faster a simulation of many engines."""
+
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         """
         Seconds of one step, > 0.
@@ -76,6 +80,11 @@ class Linear:
     context_s: float = 0.0
     extra_token_s: float = 0.0
     factor: float = 1.0
+
+    @property
+    def floor_s(self) -> float:
+        """See `StepTime`."""
+        return self.factor * (self.fixed_s + self.weights_s)
 
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         """See `StepTime`."""
@@ -140,6 +149,11 @@ class Calibrated:
     scale_decode: float
     c0_s: float
 
+    @property
+    def floor_s(self) -> float:
+        """See `StepTime`."""
+        return self.c0_s + min(self.scale_prefill, self.scale_decode) * self.inner.floor_s
+
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         """See `StepTime`."""
         alone = self.inner.step((), decodes, context) if decodes else 0.0
@@ -155,6 +169,11 @@ class Scaled:
 
     inner: StepTime
     factor: float
+
+    @property
+    def floor_s(self) -> float:
+        """See `StepTime`."""
+        return self.factor * self.inner.floor_s
 
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         """See `StepTime`."""

@@ -1,10 +1,10 @@
 """
 Step times from measured kernels: the shipped tables, and how they are read between their points.
 
-A step takes what all its tokens share (products, norms, activations, all-reduces: a function of their number), plus the
-attention of its decodes (of their number and their mean context), plus the attention of each prompt chunk (of its length
-and of what lies before it). `tools/build_tables.py` makes the files; each names its origin and licence. Arrays only, so
-that a compiled step can read them too.
+A step takes what all its tokens share (products, norms, activations, all-reduces: a function of their number), plus
+the attention of its decodes (of their number and their mean context), plus the attention of each prompt chunk (of its
+length and of what lies before it). `tools/build_tables.py` makes the files; each names its origin and licence. Arrays only,
+so that a compiled step can read them too.
 """
 
 import json
@@ -20,10 +20,16 @@ from tuner.model import ModelFacts
 
 SCHEMA = 1
 DIRECTORY = "data/steptimes"
-Precision = Literal["bf16", "fp8", "fp8_static"]
+Precision = Literal["bf16", "fp8", "fp8_static", "fp8_block", "mxfp4", "nvfp4"]
 Cache = Literal["bf16", "fp8"]
-_SHAPE = {"num_hidden_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads"}
-_SHAPE |= {"num_key_value_heads": "kv_heads", "vocab_size": "vocab"}
+#: Quantisation of a checkpoint → precision of its table.
+PRECISIONS: Mapping[str, Precision] = {
+    "fp8": "fp8_static",
+    "fp8_block": "fp8_block",
+    "mxfp4": "mxfp4",
+    "nvfp4": "nvfp4",
+}
+_SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim")
 #: Share by which the parameters of a model may differ from those of a table's: a longer vocabulary, not another MLP.
 _SAME_SIZE = 0.02
 
@@ -47,6 +53,11 @@ class Tabled:
     prefill_s: float  # attention of the least chunk, once a step
     pair_s: tuple[tuple[float, ...], ...]  # of each (token, earlier token or itself) pair of a chunk, beyond that
     fixed_s: float = 0.0  # of every step: what no kernel does
+
+    @property
+    def floor_s(self) -> float:
+        """See `StepTime`. Half of what the products take: attention adds to that, noise between points does not."""
+        return 0.5 * (self.fixed_s + min(self.shared_s))
 
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         """See `StepTime`."""
@@ -91,11 +102,12 @@ def find(
         facts: Of the model: whatever its name, a table serves every model of the same shape.
         device: Name in the device table.
         tensor_parallel: GPUs of an engine.
-        precision: Of the weights; `fp8` = quantised while they are loaded, `fp8_static` = in the checkpoint.
+        precision: Of the weights; `fp8` = quantised while they are loaded, `fp8_static` and `fp8_block` = in the
+            checkpoint, with one scale or one for each block, `mxfp4` = of the experts alone.
         cache: Of the KV cache.
     """
-    for content in _shipped():
-        if content["device"] != device or not _alike(facts, content["shape"]):
+    for content in _shipped(device):
+        if not _alike(facts, content["shape"]):
             continue
         shared = _entry(content["shared"], tensor_parallel=tensor_parallel, precision=precision)
         attention = _entry(content["attention"], tensor_parallel=tensor_parallel, cache=cache)
@@ -111,14 +123,15 @@ def version(content: Mapping[str, Any]) -> str:
 
 
 @cache
-def _shipped() -> tuple[dict[str, Any], ...]:
+def _shipped(device: str) -> tuple[dict[str, Any], ...]:
     directory = Path(str(files("tuner").joinpath(DIRECTORY)))
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.json"))]
-    return tuple(content for content in found if content["schema"] == SCHEMA)
+    paths = sorted(directory.glob(f"*-{device.lower()}.json"))
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return tuple(content for content in found if content["device"] == device and content["schema"] == SCHEMA)
 
 
 def _alike(facts: ModelFacts, shape: Mapping[str, float]) -> bool:
-    if any(getattr(facts, ours) != shape[theirs] for theirs, ours in _SHAPE.items() if theirs != "vocab_size"):
+    if any(getattr(facts, name) != shape[name] for name in _SHAPE):
         return False
     return abs(facts.params / shape["parameters"] - 1) < _SAME_SIZE
 
