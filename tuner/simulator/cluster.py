@@ -22,14 +22,23 @@ class Cluster:
     Args:
         engines: At least one.
         router: Chooses among them; None = they take turns.
+        coupled: They share a store: none may run ahead of another by more than a step.
         front_end_s: From a request's scheduled time until an engine's scheduler sees it: tokenising, routing, looking
             up. The same for each request; it delays the first token and nothing else.
     """
 
-    def __init__(self, engines: Sequence[AnyEngine], *, router: Router | None = None, front_end_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        engines: Sequence[AnyEngine],
+        *,
+        router: Router | None = None,
+        front_end_s: float = 0.0,
+        coupled: bool = False,
+    ) -> None:
         self.engines = tuple(engines)
         self._router = router or Router()
         self._front_end_s = front_end_s
+        self._coupled = coupled and len(self.engines) > 1
 
     def open_loop(self, requests: Iterable[Request], watch: Watch) -> None:
         """
@@ -43,19 +52,16 @@ class Cluster:
         for request in requests:
             request.arrival_s = request.scheduled_s + self._front_end_s
             ended = [request] if request.status else []
-            if self._router.looks:
-                for engine in self.engines:
-                    ended += engine.advance(request.arrival_s)
+            ended += self._catch_up(request.arrival_s)
             chosen = self._route(request)
             ended += chosen.advance(request.arrival_s)
             if ended and watch(ended):
                 return
             if not request.status:
                 chosen.add(request)
-        for engine in self.engines:
-            while engine.busy:
-                if watch(engine.advance(inf, stop_at_end=True)):
-                    return
+        while (now := self._follow(inf)) is not None:
+            if now and watch(now):
+                return
 
     def closed_loop(self, starts_s: Sequence[float], make: Callable[[float], Request | None], watch: Watch) -> None:
         """
@@ -88,11 +94,33 @@ class Cluster:
             # Another engine may end a request, and so start one here.
             others = [each.quiet_until_s for each in self.engines if each is not behind]
             horizon_s = min(arrival_s, min(others, default=inf) + self._front_end_s)
+            if self._coupled:
+                horizon_s = min(horizon_s, *(each.next_s for each in self.engines if each.busy and each is not behind))
             ended = behind.advance(max(horizon_s, nextafter(behind.next_s, inf)), stop_at_end=True)
             for request in ended:
                 heappush(starts, request.ended_s + (0.0 if request.status == OK else PAUSE_S))
             if ended and watch(ended):
                 return
+
+    def _catch_up(self, now_s: float) -> list[Request]:
+        """Whoever must have come to a moment to be routed to, or to be read by others, does."""
+        ended: list[Request] = []
+        if self._coupled:
+            while (now := self._follow(now_s)) is not None:
+                ended += now
+        elif self._router.looks:
+            for engine in self.engines:
+                ended += engine.advance(now_s)
+        return ended
+
+    def _follow(self, until_s: float) -> list[Request] | None:
+        """Steps of the engine that is furthest behind, to a first end at most; None if it is not before `until_s`."""
+        busy = sorted((each for each in self.engines if each.busy), key=_next_s)
+        if not busy or busy[0].next_s >= until_s:
+            return None
+        if self._coupled and len(busy) > 1:
+            until_s = min(until_s, max(busy[1].next_s, nextafter(busy[0].next_s, inf)))
+        return busy[0].advance(until_s, stop_at_end=True)
 
     def _route(self, request: Request) -> AnyEngine:
         request.engine = self._router.choose(request, self.engines, request.arrival_s)

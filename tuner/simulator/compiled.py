@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tuner.simulator import forms, kernel
 from tuner.simulator.engine import Patience, Totals, check_fits
 from tuner.simulator.forms import Form
 from tuner.simulator.scheduler import EngineLimits, Link, Request
+from tuner.simulator.store import Tier
 from tuner.simulator.tokens import Chunks, StepChunks
 
 #: Status of a request by the kernel's code.
@@ -21,6 +22,39 @@ _REQUESTS, _STEPS, _KEYS = 256, 4096, 1024  # sizes to begin with
 Array = TypeVar("Array", kernel.Ints, kernel.Floats)
 
 
+class CompiledStore:
+    """
+    A store of compiled engines: `store.Store`, to the last bit. Its engines number their keys alike.
+
+    Args:
+        tiers: As of `Store`; none = there is no store.
+    """
+
+    def __init__(self, tiers: Sequence[Tier]) -> None:
+        runs = sum(tier.blocks + 2 for tier in tiers)  # each is at least a block long, and one may be too many
+        store = np.array([len(tiers), runs, -1, 0, *(n for tier in tiers for n in (tier.blocks, 0))], np.int64)
+        links = np.empty((len(tiers) + runs, kernel.QUEUE_COLUMNS), np.int64)
+        links[: len(tiers)] = np.arange(len(tiers))[:, None]
+        self.numbers: dict[int, int] = {}
+        self.version = 0  # of `arrays`: they are made anew when they grow
+        self.arrays: dict[str, Any] = {
+            "store": store,
+            "store_times": np.array([t for tier in tiers for t in (tier.latency_s, tier.token_s)], np.float64),
+            "store_links": links,
+            "store_lengths": np.empty(runs, np.int64),
+            "store_tiers": np.empty(0, np.int64),
+        }
+
+    def make_room(self, keys: int) -> None:
+        """For so many keys in all."""
+        tiers, links = self.arrays["store_tiers"], self.arrays["store_links"]
+        if keys > len(tiers):
+            more = max(len(tiers), keys - len(tiers), _KEYS)
+            self.arrays["store_tiers"] = np.concatenate((tiers, np.full(more, -1, np.int64)))
+            self.arrays["store_links"] = np.concatenate((links, np.empty((more, kernel.QUEUE_COLUMNS), np.int64)))
+            self.version += 1
+
+
 class CompiledEngine:
     """
     One engine; see `engine.Engine` for what its methods mean.
@@ -29,7 +63,13 @@ class CompiledEngine:
     """
 
     def __init__(
-        self, limits: EngineLimits, form: Form, *, patience: Patience | None = None, link: Link | None = None
+        self,
+        limits: EngineLimits,
+        form: Form,
+        *,
+        patience: Patience | None = None,
+        link: Link | None = None,
+        store: CompiledStore | None = None,
     ) -> None:
         self.limits = limits
         self._link = link
@@ -72,6 +112,7 @@ class CompiledEngine:
             released=np.empty(_REQUESTS, np.int64),
             transfers=np.empty(_REQUESTS, np.int64),
             points=points,
+            **CompiledStore(()).arrays,
         )
         # One run of all blocks lies between both ends of the ring.
         self._state.queue[:2] = 1 - np.arange(2)[:, None]
@@ -82,7 +123,9 @@ class CompiledEngine:
         self._left = kernel.FAR
         self._floor_s = form.floor_s
         self._requests: list[Request] = []
-        self._numbers: dict[int, int] = {}  # of keys, in the arrays
+        self._store = store
+        self._numbers: dict[int, int] = {} if store is None else store.numbers  # of keys, in the arrays
+        self._store_version = -1
         self._places: dict[int, tuple[Sequence[int], int]] = {}  # where the keys of a request lie, by their list
         self._keys = self._held = 0  # used so far
         self._chunks = StepChunks(self._ends_from)
@@ -108,6 +151,7 @@ class CompiledEngine:
             least_free=ints[kernel.LEAST_FREE],
             evictions=ints[kernel.EVICTIONS],
             loaded_tokens=ints[kernel.LOADED_TOKENS],
+            store_queries=ints[kernel.STORE_QUERIES],
         )
 
     def in_flight(self, now_s: float) -> int:
@@ -150,6 +194,9 @@ class CompiledEngine:
         floats[kernel.EXPIRY_S] = min(floats[kernel.EXPIRY_S], request.scheduled_s + patience_s)
 
     def advance(self, until_s: float, *, stop_at_end: bool = False) -> list[Request]:
+        if self._store is not None and self._store.version != self._store_version:
+            self._state = self._state._replace(**self._store.arrays)
+            self._store_version = self._store.version
         while True:
             outcome = kernel.advance(until_s, stop_at_end, *self._state)
             if outcome == kernel.DONE:
@@ -259,13 +306,16 @@ class CompiledEngine:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
-            size = len(self._state.holders)
-            if number == size:
-                holders = np.full(2 * size, -1, np.int64)
-                holders[:size] = self._state.holders
-                queue = np.empty((len(self._state.queue) + size, kernel.QUEUE_COLUMNS), np.int64)
-                queue[: len(self._state.queue)] = self._state.queue
-                self._state = self._state._replace(holders=holders, queue=queue)
+            if self._store is not None:
+                self._store.make_room(number + 1)
+        size = len(self._state.holders)
+        if number >= size:
+            more = max(size, number + 1 - size)
+            holders = np.full(size + more, -1, np.int64)
+            holders[:size] = self._state.holders
+            queue = np.empty((len(self._state.queue) + more, kernel.QUEUE_COLUMNS), np.int64)
+            queue[: len(self._state.queue)] = self._state.queue
+            self._state = self._state._replace(holders=holders, queue=queue)
         return number
 
 

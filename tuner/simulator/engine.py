@@ -15,6 +15,7 @@ from tuner.records import OK
 from tuner.simulator.blocks import BlockPool
 from tuner.simulator.scheduler import EngineLimits, Link, Request, Scheduler
 from tuner.simulator.steptime import StepTime
+from tuner.simulator.store import Store
 from tuner.simulator.tokens import Chunks, StepChunks
 
 
@@ -40,6 +41,7 @@ class Totals:
     least_free: int
     evictions: int
     loaded_tokens: int
+    store_queries: int
 
 
 def check_fits(request: Request, limits: EngineLimits) -> None:
@@ -70,9 +72,10 @@ class Engine:
         pool: BlockPool | None = None,
         patience: Patience | None = None,
         link: Link | None = None,
+        store: Store | None = None,
         compress: bool = True,
     ) -> None:
-        self.scheduler = Scheduler(limits, pool, link)
+        self.scheduler = Scheduler(limits, pool, link, store)
         self.clock_s = self.next_s = 0.0
         self.limits = limits
         self.ends: list[float] = []
@@ -184,6 +187,7 @@ class Engine:
             least_free=scheduler.least_free,
             evictions=scheduler.pool.evictions,
             loaded_tokens=scheduler.loaded_tokens,
+            store_queries=scheduler.store_queries,
         )
 
     def _step(self) -> list[Request]:
@@ -233,6 +237,8 @@ class Engine:
         for request, _ in step:
             if request.computed < request.prompt + request.emitted or request.status:
                 continue
+            if not request.emitted:
+                self.scheduler.prompt_done(request)
             request.emitted += 1
             spans = request.spans
             if spans and spans[-1][1] == index:

@@ -1,15 +1,24 @@
 """What a simulated deployment consists of, as data, and how its engines are made."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from tuner.simulator.engine import Engine, Patience, Totals
 from tuner.simulator.router import Policy
 from tuner.simulator.scheduler import EngineLimits, Link, Request
 from tuner.simulator.steptime import StepTime
+from tuner.simulator.store import Store, Tier
 from tuner.simulator.tokens import Chunks
+
+
+@dataclass(frozen=True)
+class StoreKind:
+    """A KV store: one that all engines of a group share, or one for each."""
+
+    tiers: tuple[Tier, ...]  # at least one
+    shared: bool
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,7 @@ class Group:
     limits: EngineLimits  # of each
     step_time: StepTime  # of each
     link: Link | None = None  # of each; needed for `decode`
+    store: StoreKind | None = None  # not for `decode`
 
     @property
     def kv_tokens(self) -> int:
@@ -53,6 +63,8 @@ class Fleet:
             raise ValueError(f"got groups {roles}: either engine alone, or prefill and decode")
         if self.split and self.groups[1].link is None:
             raise ValueError("decode engines need a link")
+        if self.split and self.groups[1].store is not None:
+            raise ValueError("decode engines have no store")
         if len({group.limits.block_size for group in self.groups}) > 1:
             raise ValueError("blocks of one size are needed on both sides")
 
@@ -100,26 +112,44 @@ def make_engine(
     link: Link | None = None,
     compiled: bool | None = None,
 ) -> AnyEngine:
+    """An idle engine without a store; see `make_engines`."""
+    group = Group("engine", 1, limits, step_time, link)
+    return make_engines(group, patience, compiled=compiled)[0]
+
+
+def make_engines(group: Group, patience: Patience | None = None, *, compiled: bool | None = None) -> list[AnyEngine]:
     """
-    An idle engine.
+    The idle engines of a group, and their stores.
 
     Args:
-        limits: Of it.
-        step_time: Of it.
+        group: Of a fleet.
         patience: Of its clients.
-        link: Over which KV comes to it.
         compiled: None = where the kernel knows the form of the step times. Results are the same, to the last bit.
 
     Raises:
         ValueError: The kernel does not know it, and was demanded.
     """
+    stores: list[Any]
     if compiled is not False:
         from tuner.simulator import forms  # loads numba
-        from tuner.simulator.compiled import CompiledEngine
+        from tuner.simulator.compiled import CompiledEngine, CompiledStore
 
-        form = forms.form_of(step_time)
+        form = forms.form_of(group.step_time)
         if form is not None:
-            return CompiledEngine(limits, form, patience=patience, link=link)
+            stores = _stores(group, CompiledStore)
+            return [
+                CompiledEngine(group.limits, form, patience=patience, link=group.link, store=store) for store in stores
+            ]
         if compiled:
-            raise ValueError(f"step times of {type(step_time).__name__} are not known to the kernel")
-    return Engine(limits, step_time, patience=patience, link=link)
+            raise ValueError(f"step times of {type(group.step_time).__name__} are not known to the kernel")
+    stores = _stores(group, Store)
+    return [Engine(group.limits, group.step_time, patience=patience, link=group.link, store=store) for store in stores]
+
+
+def _stores(group: Group, make: Callable[[Sequence[Tier]], Any]) -> list[Any]:
+    """The store of each engine."""
+    if group.store is None:
+        return [None] * group.engines
+    if group.store.shared:
+        return [make(group.store.tiers)] * group.engines
+    return [make(group.store.tiers) for _ in range(group.engines)]

@@ -87,11 +87,12 @@ QUEUE_COLUMNS = 2
     RELEASED,
     TRANSFERS,
     LOADED_TOKENS,
+    STORE_QUERIES,
     LEFT,  # tokens that every request still needs at least, after `advance`
     TABLED,  # step times lie in `State.points`
     CORRECTED,
     PARTS,  # where each part of `points` begins, and where the last one ends
-) = range(34)
+) = range(35)
 # Parts of `points`, in the words of `tables.Tabled`.
 (TOKENS, SHARED_S, BATCH, CONTEXT, DECODE_S, CHUNK, PREFIX, PAIR_S) = range(8)
 PART_COUNT = 9
@@ -120,8 +121,15 @@ INTS = PARTS + PART_COUNT
     SCALE_DECODE,
     EVERY_STEP_S,
     FACTOR,
-) = range(21)
-FLOATS = 21
+    STORE_FREE_S,
+) = range(22)
+FLOATS = 22
+
+# Places in `State.store`: tiers (0 = no store), runs that there can be, a spare run, runs used so far; then for each
+# tier its room and what is used of it. In `store_links` the ring of tier t is around node t; then come runs, then keys.
+(TIERS, STORE_RUNS, STORE_SPARE, STORE_USED_RUNS, ROOM) = range(5)
+# Places in `State.store_times`, for each tier.
+(TIER_LATENCY_S, TIER_TOKEN_S) = range(2)
 
 
 class State(NamedTuple):
@@ -147,6 +155,11 @@ class State(NamedTuple):
     released: Ints  # parked requests whose blocks may go, in any order
     transfers: Ints
     points: Floats  # of tables of step times
+    store: Ints  # this and the following may belong to several engines
+    store_times: Floats
+    store_links: Ints
+    store_lengths: Ints  # of the runs
+    store_tiers: Ints  # by key; −1 = nowhere
 
 
 def _compiled(function: F) -> F:
@@ -388,22 +401,144 @@ def _someone_waits(s: State, now_s: float) -> bool:
 
 
 @_compiled
-def _load(s: State, r: int, tokens: int, now_s: float) -> None:
-    """As `Scheduler._load`."""
-    ready_s = now_s
+def _store_unlink(s: State, node: int) -> None:
+    before, after = s.store_links[node, PREVIOUS], s.store_links[node, NEXT]
+    s.store_links[before, NEXT] = after
+    s.store_links[after, PREVIOUS] = before
+
+
+@_compiled
+def _store_link(s: State, tier: int, node: int) -> None:
+    last = s.store_links[tier, PREVIOUS]
+    s.store_links[last, NEXT] = node
+    s.store_links[node, PREVIOUS] = last
+    s.store_links[node, NEXT] = tier
+    s.store_links[tier, PREVIOUS] = node
+
+
+@_compiled
+def _store_append(s: State, tier: int, length: int) -> None:
+    """As `Store._append`."""
+    store, tiers = s.store, s.store[TIERS]
+    store[ROOM + 2 * tier + 1] += length
+    last = s.store_links[tier, PREVIOUS]
+    if tiers <= last < tiers + store[STORE_RUNS]:
+        s.store_lengths[last - tiers] += length
+        return
+    run = store[STORE_SPARE]
+    if run >= 0:
+        store[STORE_SPARE] = s.store_lengths[run]
+    else:
+        run = store[STORE_USED_RUNS]
+        store[STORE_USED_RUNS] += 1
+    s.store_lengths[run] = length
+    _store_link(s, tier, run + tiers)
+
+
+@_compiled
+def _store_shrink(s: State, tier: int) -> None:
+    """As `Store._shrink`."""
+    store, tiers = s.store, s.store[TIERS]
+    first_key = tiers + store[STORE_RUNS]
+    room, used = ROOM + 2 * tier, ROOM + 2 * tier + 1
+    while store[used] > store[room]:
+        node = s.store_links[tier, NEXT]
+        if node >= first_key:
+            _store_unlink(s, node)
+            store[used] -= 1
+            s.store_tiers[node - first_key] = -1
+            if tier + 1 < tiers:
+                s.store_tiers[node - first_key] = tier + 1
+                store[used + 2] += 1
+                _store_link(s, tier + 1, node)
+            continue
+        run = node - tiers
+        moved = min(s.store_lengths[run], store[used] - store[room])
+        store[used] -= moved
+        if moved == s.store_lengths[run]:
+            _store_unlink(s, node)
+            s.store_lengths[run] = store[STORE_SPARE]
+            store[STORE_SPARE] = run
+        else:
+            s.store_lengths[run] -= moved
+        if tier + 1 < tiers:
+            _store_append(s, tier + 1, moved)
+
+
+@_compiled
+def _store_put(s: State, at: int, count: int, unnamed: int) -> None:
+    """As `Store.put`, of `count` keys from a place in `keys` on."""
+    store = s.store
+    first_key = store[TIERS] + store[STORE_RUNS]
+    if unnamed:
+        _store_append(s, 0, unnamed)
+    for place in range(at + count - 1, at - 1, -1):
+        key = s.keys[place]
+        tier = s.store_tiers[key]
+        if tier >= 0:
+            _store_unlink(s, key + first_key)
+            store[ROOM + 2 * tier + 1] -= 1
+        s.store_tiers[key] = 0
+        _store_link(s, 0, key + first_key)
+        store[ROOM + 1] += 1
+    for tier in range(store[TIERS]):
+        _store_shrink(s, tier)
+
+
+@_compiled
+def _stored(s: State, r: int, hit: int) -> int:
+    """As `Scheduler._stored`, but all tiers together."""
+    if not s.store[TIERS] or s.requests[r, REMOTE] or not s.ints[CACHING]:
+        return 0
+    total = s.requests[r, PROMPT] + s.requests[r, EMITTED]
+    usable = min(s.requests[r, KEYS], (total - 1) // s.ints[BLOCK_SIZE])
+    at, count = s.requests[r, KEYS_AT], 0
+    for place in range(hit, usable):
+        if s.store_tiers[s.keys[at + place]] < 0:
+            break
+        count += 1
+    return count
+
+
+@_compiled
+def _read(s: State, r: int, hit: int, count: int, now_s: float) -> None:
+    """As `Scheduler._read` and `Store.read_s`."""
+    at, seconds = s.requests[r, KEYS_AT] + hit, 0.0
+    for tier in range(s.store[TIERS]):
+        blocks = 0
+        for place in range(at, at + count):
+            blocks += s.store_tiers[s.keys[place]] == tier
+        if blocks:
+            tokens = blocks * s.ints[BLOCK_SIZE]
+            seconds += s.store_times[2 * tier + TIER_LATENCY_S] + tokens * s.store_times[2 * tier + TIER_TOKEN_S]
+    ready_s = max(now_s, s.floats[STORE_FREE_S]) + seconds
+    s.floats[STORE_FREE_S] = s.times[r, READY_S] = ready_s
+    _store_put(s, at, count, 0)
+    _load(s, r, count * s.ints[BLOCK_SIZE])
+
+
+@_compiled
+def _fetch(s: State, r: int, tokens: int, now_s: float) -> None:
+    """As `Scheduler._fetch`."""
+    s.times[r, READY_S] = now_s
     if tokens:
         begun_s = max(now_s, s.floats[LINK_FREE_S])
         ready_s = begun_s + (s.floats[LINK_LATENCY_S] + tokens * s.floats[LINK_TOKEN_S])
-        s.floats[LINK_FREE_S] = ready_s
-        _take_for(s, r, s.requests[r, PROMPT] + s.requests[r, EMITTED])
-        s.loading[s.ints[LOADING]] = r
-        s.ints[LOADING] += 1
-    s.times[r, READY_S] = ready_s
+        s.floats[LINK_FREE_S] = s.times[r, READY_S] = ready_s
+        _load(s, r, tokens)
+    s.transfers[s.ints[TRANSFERS]] = r
+    s.ints[TRANSFERS] += 1
+
+
+@_compiled
+def _load(s: State, r: int, tokens: int) -> None:
+    """As `Scheduler._load`."""
+    _take_for(s, r, s.requests[r, PROMPT] + s.requests[r, EMITTED])
+    s.loading[s.ints[LOADING]] = r
+    s.ints[LOADING] += 1
     s.requests[r, COMPUTED] += tokens
     s.requests[r, LOADED] = tokens
     s.ints[LOADED_TOKENS] += tokens
-    s.transfers[s.ints[TRANSFERS]] = r
-    s.ints[TRANSFERS] += 1
 
 
 @_compiled
@@ -439,6 +574,19 @@ def _admit_loaded(s: State, budget: int, scheduled: int, now_s: float) -> tuple[
 
 
 @_compiled
+def _from_outside(s: State, r: int, hit: int, stored: int, outside: int, now_s: float) -> bool:  # noqa: PLR0917
+    """Ask for KV; False where there is none to ask for."""
+    if s.store[TIERS] and not s.requests[r, REMOTE] and s.ints[CACHING]:
+        s.ints[STORE_QUERIES] += s.requests[r, PROMPT] + s.requests[r, EMITTED] - hit * s.ints[BLOCK_SIZE]
+    s.requests[r, LOADED] = 0
+    if s.requests[r, REMOTE]:
+        _fetch(s, r, outside, now_s)
+    elif outside:
+        _read(s, r, hit, stored, now_s)
+    return outside > 0
+
+
+@_compiled
 def _admit(s: State, budget: int, scheduled: int, now_s: float) -> int:
     """As `Scheduler._admit`; returns how many requests are in the step now."""
     size = s.ints[BLOCK_SIZE]
@@ -450,7 +598,8 @@ def _admit(s: State, budget: int, scheduled: int, now_s: float) -> int:
         r = s.waiting[s.ints[WAITING_HEAD]]
         hit, idle = _cached(s, r)
         total = s.requests[r, PROMPT] + s.requests[r, EMITTED]
-        outside = total - 1 - hit * size if s.requests[r, REMOTE] else 0
+        stored = _stored(s, r, hit)
+        outside = total - 1 - hit * size if s.requests[r, REMOTE] else stored * size
         rest = _capped(s, total - hit * size)
         if not outside and rest > budget and not s.ints[CHUNKED]:
             break
@@ -463,10 +612,8 @@ def _admit(s: State, budget: int, scheduled: int, now_s: float) -> int:
         if s.ints[CACHING]:
             s.ints[QUERIES] += total
         s.ints[HITS] += hit * size
-        if s.requests[r, REMOTE]:
-            _load(s, r, outside, now_s)
-            if outside:
-                continue
+        if _from_outside(s, r, hit, stored, outside, now_s):
+            continue
         tokens = min(rest, budget)
         _start(s, r, tokens, scheduled)
         scheduled += 1
@@ -700,6 +847,10 @@ def _emit(s: State, count: int) -> None:
         emitted = requests[r, EMITTED]
         if requests[r, COMPUTED] < requests[r, PROMPT] + emitted or requests[r, STATUS]:
             continue
+        if not emitted and s.store[TIERS] and s.ints[CACHING]:
+            full = requests[r, PROMPT] // s.ints[BLOCK_SIZE]
+            named = min(full, requests[r, KEYS])
+            _store_put(s, requests[r, KEYS_AT], named, full - named)
         requests[r, EMITTED] = emitted + 1
         last = requests[r, SPAN]
         if last >= 0 and spans[last, PAST] == index:

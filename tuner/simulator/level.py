@@ -9,7 +9,7 @@ from tuner.load.shape import Rows, level_requests
 from tuner.records import OK, UNFINISHED, Phase, Record
 from tuner.simulator.cluster import Cluster
 from tuner.simulator.engine import Patience
-from tuner.simulator.fleet import AnyEngine, Fleet, Group, make_engine
+from tuner.simulator.fleet import AnyEngine, Fleet, Group, make_engines
 from tuner.simulator.router import Router
 from tuner.simulator.scheduler import Request
 from tuner.simulator.split import SplitCluster
@@ -51,6 +51,8 @@ class Level:
         self._compiled = compiled
         self._groups = [self._made(group) for group in fleet.groups]
         routers = [Router(fleet.routing, self._limits.block_size) for _ in fleet.groups]
+        store = fleet.groups[0].store
+        coupled = store is not None and store.shared
         self._cluster: Cluster | SplitCluster
         if fleet.split:
             self._cluster = SplitCluster(
@@ -59,9 +61,10 @@ class Level:
                 decode_router=routers[1],
                 front_end_s=fleet.front_end_s,
                 hand_over_s=fleet.hand_over_s,
+                coupled=coupled,
             )
         else:
-            self._cluster = Cluster(self._groups[0], router=routers[0], front_end_s=fleet.front_end_s)
+            self._cluster = Cluster(self._groups[0], router=routers[0], front_end_s=fleet.front_end_s, coupled=coupled)
         self._early = EarlyFailure(plan.slo, plan.alpha, plan.divide_counts) if plan.stop_early else None
         self._order: InOrder[Request] | None = None  # from the first measured request on
         self._requests: list[Request] = []  # in order of arrival
@@ -91,10 +94,7 @@ class Level:
     def _made(self, group: Group) -> list[AnyEngine]:
         timeout = self._plan.workload.timeout
         patience = Patience(timeout.first_token_s, timeout.between_tokens_s, timeout.total_s)
-        return [
-            make_engine(group.limits, group.step_time, patience, link=group.link, compiled=self._compiled)
-            for _ in range(group.engines)
-        ]
+        return make_engines(group, patience, compiled=self._compiled)
 
     def _scheduled(self) -> Iterator[Request]:
         """Requests of an open loop, in order, until the level is over."""
@@ -236,10 +236,14 @@ class Level:
         pairs = zip(self._fleet.groups, self._groups, strict=True)
         totals = [(group.limits.blocks, engine.totals) for group, engines in pairs for engine in engines]
         computing = [engine.totals for engine in self._groups[0]]  # they look for prefixes
-        return {
+        counters = {
             "level_seconds": end_s,
             "num_preemptions_total": float(sum(each.preemptions for _, each in totals)),
             "prefix_cache_queries_total": float(sum(each.prefix_queries for each in computing)),
             "prefix_cache_hits_total": float(sum(each.prefix_hits for each in computing)),
             "kv_cache_usage_peak": max(1 - each.least_free / blocks for blocks, each in totals),
         }
+        if self._fleet.groups[0].store is not None:
+            counters["external_prefix_cache_queries_total"] = float(sum(each.store_queries for each in computing))
+            counters["external_prefix_cache_hits_total"] = float(sum(each.loaded_tokens for each in computing))
+        return counters

@@ -23,6 +23,7 @@ from math import inf
 
 from tuner.records import OK
 from tuner.simulator.blocks import BlockPool
+from tuner.simulator.store import Store
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,20 @@ class Scheduler:
         limits: Of the engine.
         pool: Its blocks, where they are not all free.
         link: Over which KV comes; needed for requests that are `remote`.
+        store: That the engine reads prefixes from and writes prompts to; several engines may have the same one.
     """
 
-    def __init__(self, limits: EngineLimits, pool: BlockPool | None = None, link: Link | None = None) -> None:
+    def __init__(
+        self,
+        limits: EngineLimits,
+        pool: BlockPool | None = None,
+        link: Link | None = None,
+        store: Store | None = None,
+    ) -> None:
         self.limits = limits
-        self.link = link
-        self.link_free_s = 0.0  # when the last transfer so far ends
+        self.link, self.store = link, store
+        self.link_free_s = self.store_free_s = 0.0  # when the last transfer so far ends
+        self.store_queries = 0  # tokens asked for: those that the engine's own cache did not hold
         self.loading: list[Request] = []  # their KV is under way, in the order in which it was asked for
         self.transfers: list[tuple[Request, float]] = []  # whose KV was asked for, and when it will be there
         self.loaded_tokens = 0
@@ -184,21 +193,15 @@ class Scheduler:
 
     def _admit(self, step: list[tuple[Request, int]], budget: int, now_s: float) -> None:
         limits, pool = self.limits, self.pool
-        for request in [each for each in self.loading if each.ready_s <= now_s]:
-            rest = self._cap(request.tokens - request.computed)
-            if budget <= 0 or len(self.running) >= limits.max_num_seqs:
-                return
-            if rest > budget and not limits.enable_chunked_prefill:
-                return
-            self.loading.remove(request)
-            self._publish(request, request.hit_tokens, request.computed)
-            budget -= self._start(step, request, min(rest, budget))
-        while self.waiting and budget > 0 and len(self.running) < limits.max_num_seqs:
+        left = self._admit_loaded(step, budget, now_s)
+        if left is None:
+            return
+        while self.waiting and left > 0 and len(self.running) < limits.max_num_seqs:
             request = self.waiting[0]
             hit = self._cached(request)
-            outside = self._outside(request, len(hit) * limits.block_size)
+            found, outside = self._outside(request, len(hit))
             rest = self._cap(request.tokens - len(hit) * limits.block_size)
-            if not outside and rest > budget and not limits.enable_chunked_prefill:
+            if not outside and rest > left and not limits.enable_chunked_prefill:
                 return
             if self._blocks(request.tokens) - len(hit) + pool.idle(hit) > pool.free:
                 return
@@ -207,13 +210,29 @@ class Scheduler:
             request.held.extend(hit)
             request.blocks = len(hit)
             request.computed = request.hit_tokens = len(hit) * limits.block_size
+            request.loaded_tokens = 0
             self.prefix_queries += request.tokens if limits.enable_prefix_caching else 0
             self.prefix_hits += request.hit_tokens
             if request.remote:
-                self._load(request, outside, now_s)
-                if outside:
-                    continue
+                self._fetch(request, outside, now_s)
+            elif self.store is not None and limits.enable_prefix_caching:
+                self._read(request, found, now_s)
+            if not outside:
+                left -= self._start(step, request, min(rest, left))
+
+    def _admit_loaded(self, step: list[tuple[Request, int]], budget: int, now_s: float) -> int | None:
+        """Those whose KV has come go first; what is left of the budget, or None if nobody may follow."""
+        limits = self.limits
+        for request in [each for each in self.loading if each.ready_s <= now_s]:
+            rest = self._cap(request.tokens - request.computed)
+            if budget <= 0 or len(self.running) >= limits.max_num_seqs:
+                return None
+            if rest > budget and not limits.enable_chunked_prefill:
+                return None
+            self.loading.remove(request)
+            self._publish(request, request.hit_tokens, request.computed)
             budget -= self._start(step, request, min(rest, budget))
+        return budget
 
     def _start(self, step: list[tuple[Request, int]], request: Request, tokens: int) -> int:
         self.running.append(request)
@@ -221,24 +240,55 @@ class Scheduler:
         step.append((request, tokens))
         return tokens
 
-    def _outside(self, request: Request, hit_tokens: int) -> int:
-        """Tokens behind those in the cache that need not be computed here, because their KV can come from outside."""
-        return request.tokens - 1 - hit_tokens if request.remote else 0
+    def _outside(self, request: Request, hit: int) -> tuple[Sequence[int], int]:
+        """
+        What can come from outside behind the first `hit` blocks: blocks of the store by tier, and tokens in all.
+        """
+        size = self.limits.block_size
+        if request.remote:
+            return (), request.tokens - 1 - hit * size
+        if self.store is None or not self.limits.enable_prefix_caching:
+            return (), 0
+        found = self.store.find(request.keys[hit : (request.tokens - 1) // size])
+        return found, sum(found) * size
 
-    def _load(self, request: Request, tokens: int, now_s: float) -> None:
-        """Ask for the KV of the next `tokens` tokens, and take blocks for the whole prompt."""
+    def _fetch(self, request: Request, tokens: int, now_s: float) -> None:
+        """Ask the engine that has computed the prompt for the KV of `tokens` tokens."""
         request.ready_s = now_s
         if tokens:
             if self.link is None:
                 raise ValueError("a remote request needs a link")
             begun_s = max(now_s, self.link_free_s)
             request.ready_s = self.link_free_s = begun_s + (self.link.latency_s + tokens * self.link.token_s)
-            self._take(request, request.tokens)
-            self.loading.append(request)
+            self._load(request, tokens)
+        self.transfers.append((request, request.ready_s))
+
+    def _read(self, request: Request, found: Sequence[int], now_s: float) -> None:
+        """Ask the store for the blocks found there."""
+        if self.store is None:
+            raise AssertionError("found in no store")
+        self.store_queries += request.tokens - request.hit_tokens
+        hit, count = len(request.held), sum(found)
+        if count:
+            begun_s = max(now_s, self.store_free_s)
+            request.ready_s = self.store_free_s = begun_s + self.store.read_s(found, self.limits.block_size)
+            self.store.put(request.keys[hit : hit + count], 0)
+            self._load(request, count * self.limits.block_size)
+
+    def _load(self, request: Request, tokens: int) -> None:
+        """The next `tokens` tokens are under way; blocks for all of the prompt are taken."""
+        self._take(request, request.tokens)
+        self.loading.append(request)
         request.computed += tokens
         request.loaded_tokens = tokens
         self.loaded_tokens += tokens
-        self.transfers.append((request, request.ready_s))
+
+    def prompt_done(self, request: Request) -> None:
+        """The first token of an answer: the whole prompt is computed, and written to the store."""
+        if self.store is not None and self.limits.enable_prefix_caching:
+            full = request.prompt // self.limits.block_size
+            keys = request.keys[:full]
+            self.store.put(keys, full - len(keys))
 
     def _cached(self, request: Request) -> Sequence[int]:
         """The keys that the prefix cache holds for a request that starts."""

@@ -27,6 +27,7 @@ class SplitCluster:
         prefill_router: Chooses among the prefill engines; None = they take turns.
         decode_router: Chooses among the decode engines, when the prompt is computed.
         front_end_s: See `Cluster`.
+        coupled: The prefill engines share a store.
         hand_over_s: From a computed prompt until the decode engine's scheduler sees it.
     """
 
@@ -39,10 +40,12 @@ class SplitCluster:
         decode_router: Router | None = None,
         front_end_s: float = 0.0,
         hand_over_s: float = 0.0,
+        coupled: bool = False,
     ) -> None:
         self.prefill, self.engines = tuple(prefill), tuple(decode)
         self._prefill_router, self._decode_router = prefill_router or Router(), decode_router or Router()
         self._front_end_s, self._hand_over_s = front_end_s, hand_over_s
+        self._coupled = coupled
         self._prompts: dict[int, Request] = {}  # at prefill engines, by number
         self._clients: dict[int, Request] = {}  # the same requests as the client knows them
         self._computed: list[tuple[float, int]] = []  # (when, number) of prompts on their way to decode; a heap
@@ -125,6 +128,9 @@ class SplitCluster:
         if computing is not None and prefill_s <= decode_s:
             # Blocks may be released while a decode engine asks for KV; a client that ends may send the next prompt.
             asking = min((each.next_s for each in self.engines if each.queued), default=inf)
+            if self._coupled:
+                others = (each.next_s for each in self.prefill if each.busy and each is not computing)
+                asking = min(asking, *others, inf)
             return self._compute(computing, min(event_s, asking, self._next_prompt_s(None) if closed else inf))
         if answering is None:
             raise AssertionError("an engine is behind, and there is none")
