@@ -15,6 +15,7 @@ from tuner.deployment.guardian import reap_orphans
 from tuner.deployment.instance import Instance, Place
 from tuner.deployment.launch import Launch
 from tuner.deployment.process import Settings
+from tuner.deployment.proof import claim
 from tuner.deployment.spec import ProcessSpec
 from tuner.errors import InfrastructureFailed
 from tuner.load import process as load_process
@@ -211,7 +212,7 @@ class LocalLauncher:
         """A deployment whose logs go to `logs`; nothing is started yet."""
         specs = vllm.specs(configuration, self._objective)
         host = lambda: LocalHost(specs, self._units, logs, self._settings)  # noqa: E731
-        return Launch(specs, self._objective, host, self._interrupted)
+        return Launch(specs, self._objective, host, self._interrupted, claim(configuration))
 
     def check(self, configuration: Configuration) -> str | None:
         """Why this machine can never hold the configuration, or None."""

@@ -31,6 +31,7 @@ from tuner.configuration import Configuration
 from tuner.deployment import vllm
 from tuner.deployment.launch import Failure, Launch
 from tuner.deployment.local import Unit, Units, visible_gpus
+from tuner.deployment.proof import claim
 from tuner.deployment.ray_actors import ClientActor, Failed, InstanceActor, reap_node
 from tuner.deployment.ray_shapes import SLOT, alive, bundles, misfit
 from tuner.deployment.spec import Address, Command, ProcessSpec
@@ -286,7 +287,7 @@ class RayLauncher:
                 raise InfrastructureFailed("node_lost", f"never schedulable: {refusal}")
             return RayHost(sorted(specs, key=lambda spec: spec.order), self._objective, self._study, logs, self._cores)
 
-        return Launch(specs, self._objective, open_host, self._interrupted)
+        return Launch(specs, self._objective, open_host, self._interrupted, claim(configuration))
 
     def check(self, configuration: Configuration) -> str | None:
         """Why the cluster, with the nodes that live now, can never hold the configuration; or None."""
