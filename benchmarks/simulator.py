@@ -25,7 +25,7 @@ from scipy.stats import spearmanr
 from tuner.configuration import Configuration
 from tuner.load.plan import LevelPlan
 from tuner.simulator.cluster import Cluster
-from tuner.simulator.engine import Engine
+from tuner.simulator.fleet import make_engine
 from tuner.simulator.level import Level
 from tuner.simulator.scheduler import Request
 from tuner.simulator.setup import resolve
@@ -96,14 +96,7 @@ def speed(case: str, source: Synthetic, *, rate_rps: float | None, concurrency: 
         min_requests=1000,
         stop_early=False,
     )
-    level = Level(
-        plan,
-        None,
-        limits=made.limits,
-        step_time=made.step_time,
-        max_model_len=made.max_model_len,
-        front_end_s=made.front_end_s,
-    )
+    level = Level(plan, None, fleet=made.fleet)
     begun = time.perf_counter()
     data = level.run()
     seconds = time.perf_counter() - begun
@@ -123,7 +116,7 @@ def simulate(measured: dict[str, str]) -> Row:
     }
     wanted = objective("meta-llama/Llama-3.1-70B-Instruct", measured["gpu"], Synthetic(inputs, outputs))
     made = resolve(Configuration(knobs), wanted)
-    engine = Engine(made.limits, made.step_time)
+    engine = make_engine(made.first.limits, made.first.step_time)
     random = np.random.default_rng(1)
     counted: list[Request] = []
     left = REQUESTS_PER_SLOT * concurrency
@@ -140,8 +133,8 @@ def simulate(measured: dict[str, str]) -> Row:
         left -= sum(any(request is each for each in counted) for request in ended)
         return left == 0
 
-    Cluster([engine], front_end_s=made.front_end_s).closed_loop([0.0] * concurrency, make, watch)
-    times = [(request, engine.emissions(request)) for request in counted]
+    Cluster([engine], front_end_s=made.fleet.front_end_s).closed_loop([0.0] * concurrency, make, watch)
+    times = [(request, [time for time, _ in engine.chunks(request)]) for request in counted]
     return Row(
         gpu=measured["gpu"],
         tensor_parallel=tensor_parallel,
@@ -152,7 +145,7 @@ def simulate(measured: dict[str, str]) -> Row:
         tpot_ms=float(measured["tpot_mean_ms"]),
         simulated_ttft_ms=1000 * float(np.mean([tokens[0] - request.scheduled_s for request, tokens in times])),
         simulated_tpot_ms=1000 * float(np.mean([(t[-1] - t[0]) / (len(t) - 1) for _, t in times])),
-        preemptions=engine.scheduler.preemptions,
+        preemptions=engine.totals.preemptions,
     )
 
 

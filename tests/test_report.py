@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import io
 import itertools
 import json
@@ -28,6 +29,7 @@ from tuner.report.plots import Boundary, Curve, tail
 from tuner.report.svg import Axis
 from tuner.report.tails import share_above, survival, tails
 from tuner.result import assemble
+from tuner.slo import Limit
 
 VOID = {"meta"}
 
@@ -266,6 +268,20 @@ class TestLimits:
         """98.996 % is not 99 %."""
         short = self.limit(0.98996, name="attainment", threshold=0.99)
         assert (limit_value(short), limit_threshold(short)) == ("98.996 %", "≥ 99 %")
+
+    def test_odd_limits_come_out_as_they_were_written(self, tmp_path):
+        """1234 and 17 ms stand in the result, in the verdicts and on the page, unreplaced by any default (CFG-04)."""
+        limits = (Limit("ttft", "p99", 1.234), Limit("itl", "p99", 0.017))
+        asked = dataclasses.replace(
+            study_fixture.OBJECTIVE, slo=dataclasses.replace(study_fixture.OBJECTIVE.slo, limits=limits)
+        )
+        path = study_fixture.build(tmp_path, status="no_feasible", objective=asked)
+        assert [limit["threshold_s"] for limit in result_of(path)["slo"]["limits"]] == [1.234, 0.017]
+        judged = Ledger.open(path).trial(0).outcome.best.score.limits
+        assert [limit.threshold for limit in judged if limit.name != "attainment"] == [1.234, 0.017]
+        page = html.write(read(path)).read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+        assert "≤ 1,234 ms" in page
+        assert "≤ 17 ms" in page
 
 
 class TestTails:

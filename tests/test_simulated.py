@@ -243,10 +243,11 @@ def test_facts_say_what_the_numbers_are_worth():
 
 
 def test_nothing_is_started():
-    """Commands are templates for whoever deploys the winner, and there is one study at a time."""
+    """Commands are templates that name no port and no GPU, and there is one study at a time."""
     launcher = SimulatedLauncher(OBJECTIVE)
-    (command,) = launcher.deployment(TP4, logs=None).commands
-    assert "${port:http}" in command["argv"]
+    commands = launcher.deployment(TP4, logs=None).commands
+    assert [command["name"] for command in commands] == ["engine-0"]
+    assert "${port" in " ".join(commands[0]["argv"])
     assert (launcher.source, launcher.parallel) == ("simulated", 1)
     launcher.close()
     launcher.close()

@@ -7,15 +7,18 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.simulated import fitted, limits_strategy, workloads
 
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.simulator.blocks import BlockPool
 from tuner.simulator.cluster import Cluster
 from tuner.simulator.engine import Engine, Patience
+from tuner.simulator.fleet import Fleet, Group
 from tuner.simulator.level import Level
+from tuner.simulator.router import Router
 from tuner.simulator.scheduler import EngineLimits, Request, Scheduler
 from tuner.simulator.setup import machine_of
-from tuner.simulator.steptime import ModelShape, Roofline
+from tuner.simulator.steptime import ModelShape, roofline
 from tuner.slo import Arrivals, Limit, Load, Measure, Pool, Slo, Synthetic, Workload
 
 H100 = machine_of(Pool("h100", "gpu", "H100-80GB", 1, 8, 1.0))
@@ -41,8 +44,16 @@ class Seconds:
     fixed: float = 1.0
     each: float = 0.0
 
+    @property
+    def floor_s(self) -> float:
+        return self.fixed
+
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         return self.fixed + self.each * (decodes + sum(count for count, _ in prefills))
+
+
+def times_of(engine, request: Request) -> list[float]:
+    return [time for time, _ in engine.chunks(request)]
 
 
 def serve(
@@ -51,7 +62,7 @@ def serve(
     """All requests on one engine with steps of one second; the times of each one's tokens."""
     engine = Engine(limits, Seconds(), patience=patience, compress=compress)
     Cluster([engine]).open_loop(requests, lambda _: False)
-    return engine, {request.number: engine.emissions(request) for request in requests}
+    return engine, {request.number: times_of(engine, request) for request in requests}
 
 
 def three() -> list[Request]:
@@ -232,7 +243,7 @@ def test_the_front_end_delays_every_request_by_the_same():
     engine = Engine(TINY, Seconds())
     request = Request(0, 4, 2, scheduled_s=1.0)
     Cluster([engine], front_end_s=0.25).open_loop([request], lambda _: False)
-    assert engine.emissions(request) == [2.25, 3.25]
+    assert times_of(engine, request) == [2.25, 3.25]
 
 
 def test_round_robin_takes_turns():
@@ -246,7 +257,7 @@ def test_least_loaded_avoids_the_busy_engine():
     """The first engine is busy with a long answer; what comes later, one at a time, goes to the other."""
     requests = [Request(0, 4, 50)] + [Request(number, 4, 2, scheduled_s=5.0 * number) for number in range(1, 6)]
     engines = [Engine(TINY, Seconds()) for _ in range(2)]
-    Cluster(engines, routing="least_loaded").open_loop(requests, lambda _: False)
+    Cluster(engines, router=Router("least_loaded")).open_loop(requests, lambda _: False)
     assert [request.engine for request in requests] == [0, 1, 1, 1, 1, 1]
 
 
@@ -256,45 +267,6 @@ def test_a_request_that_ends_in_the_running_step_still_counts_as_load():
     engine.add(Request(0, 4, 1))
     engine.advance(0.5)
     assert (engine.in_flight(0.5), engine.in_flight(1.0)) == (1, 0)
-
-
-limits_strategy = st.builds(
-    EngineLimits,
-    max_num_batched_tokens=st.integers(4, 64),
-    max_num_seqs=st.integers(1, 12),
-    blocks=st.integers(20, 60),
-    block_size=st.sampled_from([1, 2, 4, 16]),
-    enable_chunked_prefill=st.booleans(),
-    enable_prefix_caching=st.booleans(),
-    long_prefill_token_threshold=st.sampled_from([0, 3]),
-)
-
-
-@st.composite
-def workloads(draw) -> list[Request]:
-    """Up to 30 requests with arrival times, some with a common prefix."""
-    clock, requests = 0.0, []
-    for number in range(draw(st.integers(1, 30))):
-        clock += draw(st.sampled_from([0.0, 0.5, 1.0, 7.0]))
-        prompt, output = draw(st.integers(1, 14)), draw(st.integers(1, 6))
-        family = draw(st.integers(0, 2))
-        requests.append(
-            Request(number, prompt, output, keys=tuple(range(100 * family, 100 * family + prompt)), scheduled_s=clock)
-        )
-    return requests
-
-
-def fitted(requests: Sequence[Request], limits: EngineLimits) -> tuple[list[Request], EngineLimits]:
-    """Fresh copies with keys of the right block size, and limits under which each one can run."""
-    copies = [
-        Request(each.number, each.prompt, each.output, each.keys[: each.prompt // limits.block_size], each.scheduled_s)
-        for each in requests
-    ]
-    longest = max(each.prompt + each.output for each in requests)
-    budget = (
-        limits.max_num_batched_tokens if limits.enable_chunked_prefill else max(limits.max_num_batched_tokens, longest)
-    )
-    return copies, replace(limits, max_num_batched_tokens=budget)
 
 
 @settings(max_examples=150, deadline=None)
@@ -312,7 +284,7 @@ def test_whatever_the_workload_no_token_and_no_block_is_lost(workload, limits, e
     assert scheduler.least_free >= 0
     assert engine.ends == sorted(set(engine.ends))
     for request in requests:
-        times = engine.emissions(request)
+        times = times_of(engine, request)
         assert len(times) == request.output
         assert times == sorted(set(times))
         assert times[0] > request.arrival_s
@@ -330,9 +302,9 @@ def test_taking_equal_steps_at_once_changes_no_bit(workload, limits, patience):
             Engine(fitting, Seconds(0.3, 0.07), patience=Patience(patience, patience, inf), compress=compress)
             for _ in range(2)
         ]
-        Cluster(engines, routing="least_loaded").open_loop(requests, lambda _: False)
+        Cluster(engines, router=Router("least_loaded")).open_loop(requests, lambda _: False)
         outcomes.append(
-            [(r.status, r.ended_s, r.engine, r.preemptions, engines[r.engine].emissions(r)) for r in requests]
+            [(r.status, r.ended_s, r.engine, r.preemptions, times_of(engines[r.engine], r)) for r in requests]
             + [(e.scheduler.computed_tokens, e.scheduler.least_free, e.scheduler.prefix_hits, e.ends) for e in engines]
         )
     assert outcomes[0] == outcomes[1]
@@ -345,7 +317,7 @@ def run_level(
     concurrency: int | None = None,
     limits: EngineLimits = GPU,
     engines: int = 1,
-    compress: bool = True,
+    compiled: bool | None = None,
     requests: int = 200,
 ) -> LevelData:
     """One level of Llama-8B on H100s, never stopped early."""
@@ -358,15 +330,8 @@ def run_level(
         Measure(warmup_s=5, duration_s=10, min_requests=requests),
     )
     plan = LevelPlan("x", workload, slo, 1, 0, rate, concurrency, requests, stop_early=False)
-    level = Level(
-        plan,
-        None,
-        limits=limits,
-        step_time=Roofline(LLAMA_8B, H100),
-        engines=engines,
-        max_model_len=100_000,
-        compress=compress,
-    )
+    group = Group("engine", engines, limits, roofline(LLAMA_8B, H100))
+    level = Level(plan, None, fleet=Fleet((group,), max_model_len=100_000), compiled=compiled)
     return level.run()
 
 
@@ -400,11 +365,11 @@ def test_a_closed_loop_keeps_its_concurrency_and_littles_law(engines):
 
 
 @pytest.mark.parametrize("engines", [1, 2])
-def test_a_closed_loop_is_the_same_step_by_step(engines):
-    """Requests start where others end, so a shortcut that looked too far ahead would show here."""
+def test_a_closed_loop_is_the_same_compiled_and_step_by_step(engines):
+    """Requests start where others end, so whoever looked too far ahead would show here."""
     results = [
-        run_level(Synthetic(600, 60), concurrency=7, engines=engines, requests=100, compress=compress)
-        for compress in (True, False)
+        run_level(Synthetic(600, 60), concurrency=7, engines=engines, requests=100, compiled=compiled)
+        for compiled in (True, False)
     ]
     assert results[0].records == results[1].records
 
@@ -439,10 +404,10 @@ def test_first_tokens_come_sooner_the_more_of_the_prompt_is_cached():
 def test_nobody_starves_in_a_burst():
     """Four hundred at once on an engine for a few dozen: all end, first tokens in order of arrival."""
     requests = [Request(number, 500, 50) for number in range(400)]
-    engine = Engine(replace(GPU, blocks=2000, max_num_batched_tokens=2048), Roofline(LLAMA_8B, H100))
+    engine = Engine(replace(GPU, blocks=2000, max_num_batched_tokens=2048), roofline(LLAMA_8B, H100))
     Cluster([engine]).open_loop(requests, lambda _: False)
     assert {request.status for request in requests} == {"ok"}
-    first = [engine.emissions(request)[0] for request in requests]
+    first = [times_of(engine, request)[0] for request in requests]
     assert first == sorted(first)
 
 

@@ -13,7 +13,7 @@ from tuner.configuration import Configuration
 from tuner.errors import ConfigurationFailed, InputError
 from tuner.simulator.memory import ACTIVATION_BYTES, COMMUNICATION_BYTES, kv_tokens
 from tuner.simulator.setup import machine_of, resolve
-from tuner.simulator.steptime import Machine, ModelShape, Roofline
+from tuner.simulator.steptime import Machine, ModelShape, roofline
 from tuner.slo import Cluster, Engine, Objective, Pool, Prices, Search, Slo, Synthetic, Workload
 
 #: Numbers that are easy to reckon with: 10 layers, 8 heads of 25, 1e9 parameters in 2 bytes.
@@ -54,36 +54,36 @@ def objective(
 
 
 def resolved(knobs: dict, **more):
-    return resolve(Configuration(knobs), objective(**more))
+    return resolve(Configuration(knobs), objective(**more)).first
 
 
 def test_a_decode_step_reads_weights_and_context():
     """1 + 1 ms fixed, 2e9 bytes of weights at 5e11/s, and 1,000 tokens of 2,000 bytes: 2 + 4 + 0.004 ms."""
-    assert Roofline(SHAPE, MACHINE).step((), 3, 1000) == pytest.approx(0.006004)
+    assert roofline(SHAPE, MACHINE).step((), 3, 1000) == pytest.approx(0.006004)
 
 
 def test_a_long_prompt_is_bound_by_compute():
     """
     2e9 FLOPs for each of 1,000 tokens at 5e12/s are 400 ms; attention is 4*1000*500.5*8*25*10 FLOPs at 2.5e12/s.
     """
-    assert Roofline(SHAPE, MACHINE).step(((1000, 0),), 0, 0) == pytest.approx(0.002 + 0.4 + 0.0016016)
+    assert roofline(SHAPE, MACHINE).step(((1000, 0),), 0, 0) == pytest.approx(0.002 + 0.4 + 0.0016016)
 
 
 def test_a_chunk_attends_to_what_was_computed_before_it():
     """100 tokens behind 900: 4*100*950.5*8*25*10 FLOPs, and 900 tokens of cache are read."""
     expected = 0.002 + 0.04 + 4 * 100 * 950.5 * 2000 / 2.5e12 + 900 * 2000 / 5e11
-    assert Roofline(SHAPE, MACHINE).step(((100, 900),), 0, 0) == pytest.approx(expected)
+    assert roofline(SHAPE, MACHINE).step(((100, 900),), 0, 0) == pytest.approx(expected)
 
 
 def test_a_second_gpu_halves_the_work_and_adds_all_reduces():
     """Half of 4.004 ms, 20 all-reduces of 10 us, and 10 layers * 2 * 200 values * 2 bytes over 5e8/s a token."""
     expected = 0.002 + 0.0002 + 0.002002 + 3 * 10 * 2 * 200 * 2 / 5e8
-    assert Roofline(SHAPE, MACHINE, 2).step((), 3, 1000) == pytest.approx(expected)
+    assert roofline(SHAPE, MACHINE, 2).step((), 3, 1000) == pytest.approx(expected)
 
 
 def test_more_gpus_than_kv_heads_keep_copies_of_the_cache():
     """With 2 KV heads on 4 GPUs the context costs as much as on 2."""
-    two, four = (Roofline(SHAPE, MACHINE, size) for size in (2, 4))
+    two, four = (roofline(SHAPE, MACHINE, size) for size in (2, 4))
     reads = [model.step((), 1, 100_000) - model.step((), 1, 0) for model in (two, four)]
     assert reads[1] == pytest.approx(reads[0])
 
@@ -92,7 +92,7 @@ def test_more_gpus_than_kv_heads_keep_copies_of_the_cache():
 def test_more_work_never_takes_less_time(step):
     """One more token, one more decode, or a longer context."""
     prefills, decodes, context = step
-    model = Roofline(SHAPE, MACHINE)
+    model = roofline(SHAPE, MACHINE)
     base = model.step(prefills, decodes, context)
     assert model.step((*prefills, (1, 0)), decodes, context) >= base
     assert model.step(prefills, decodes + 1, context + 1) > base
@@ -130,8 +130,8 @@ def test_engine_defaults_follow_the_memory_of_the_gpu():
 def test_flags_of_the_file_hold_for_every_trial_and_knobs_win():
     """`engine.flags` below the configuration's own; what changes nothing here is named."""
     engine = Engine(flags={"max_num_seqs": 7, "block_size": 32, "seed": 3})
-    made = resolved({"max_num_seqs": 9, "enable_chunked_prefill": True}, engine=engine)
-    assert (made.limits.max_num_seqs, made.limits.block_size) == (9, 32)
+    made = resolve(Configuration({"max_num_seqs": 9, "enable_chunked_prefill": True}), objective(engine=engine))
+    assert (made.first.limits.max_num_seqs, made.first.limits.block_size) == (9, 32)
     assert made.ignored_flags == ("seed",)
 
 

@@ -137,10 +137,12 @@ class Proposals:
         if what.value is None:
             self._study.tell(number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
             return
-        if self._study.get_trials(deepcopy=False)[number].state.is_finished():
+        frozen = self._study.get_trials(deepcopy=False)[number]
+        if frozen.state.is_finished():
             return
         for name, margin in what.constraints.items():
-            trial.set_constraint(name, margin)
+            if name not in frozen.constraints:  # some are there already after a crash in the middle of this
+                trial.set_constraint(name, margin)
         trial.set_user_attr("pruned", what.pruned)
         self._study.tell(number, what.value, skip_if_finished=True)
 

@@ -9,7 +9,7 @@ import copy
 import hashlib
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from tuner.load.shape import Rows
 from tuner.simulator import calibrated, setup
 from tuner.simulator.calibrated import Calibration
 from tuner.simulator.level import Level
-from tuner.simulator.steptime import StepTime
+from tuner.simulator.steptime import scaled
 from tuner.slo import Objective
 
 #: What the numbers are worth, shown wherever they are. Source: benchmarks/simulator.py.
@@ -62,17 +62,6 @@ class _World:
         digest = hashlib.sha256(f"{self.seed} {configuration.key} {plan.seed} {plan.number}".encode()).digest()
         random = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
         return math.exp(self.variation * random.standard_normal())
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """Step times of an unusually slow or fast run."""
-
-    base: StepTime
-    factor: float
-
-    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
-        return self.factor * self.base.step(prefills, decodes, context)
 
 
 class SimulatedLauncher:
@@ -126,17 +115,22 @@ class SimulatedLauncher:
 
     def check(self, configuration: Configuration) -> str | None:
         """See `Launcher`. Also what this model of the engine does not cover."""
-        role, cluster = configuration.roles[0], self._world.objective.cluster
-        if len(configuration.roles) > 1 or configuration.mode != "aggregated":
+        cluster = self._world.objective.cluster
+        roles = tuple(role.name for role in configuration.roles)
+        if configuration.mode not in ("aggregated", "disaggregated") or roles not in setup.ROLES:
             return f"mode {configuration.mode} is not simulated"
         if (configuration.knobs.get("kv_store") or "none") != "none":
             return f"kv_store {configuration.knobs['kv_store']} is not simulated"
-        if (configuration.knobs.get("pipeline_parallel_size") or 1) != 1:
-            return f"pipeline_parallel_size {configuration.knobs['pipeline_parallel_size']} is not simulated"
+        for role in configuration.roles:
+            if (role.flags.get("pipeline_parallel_size") or 1) != 1:
+                return f"pipeline_parallel_size {role.flags['pipeline_parallel_size']} is not simulated"
         if configuration.units > cluster.max_gpus:
             return f"it needs {configuration.units} units, max_gpus is {cluster.max_gpus}"
-        if not any(setup.fits(configuration, pool) for pool in cluster.pools):
-            return f"{role.replicas} instances of {role.units_each} units fit on no pool: an instance never spans nodes"
+        if setup.placed(configuration, self._world.objective) is None:
+            wanted = " and ".join(
+                f"{role.replicas} instances of {role.units_each} units" for role in configuration.roles
+            )
+            return f"{wanted} fit on no pool: an instance never spans nodes"
         return None
 
     def close(self) -> None:
@@ -182,28 +176,33 @@ class _Running:
             "table_version": made.step_times,
             "expected_error": dict(EXPECTED_ERROR[made.unit]) if found is None else found.expected_error,
             "model": self._world.objective.model,
-            "device": made.device,
-            "engines": made.engines,
-            "kv_tokens": made.kv_tokens,
-            "max_num_batched_tokens": made.limits.max_num_batched_tokens,
-            "max_num_seqs": made.limits.max_num_seqs,
+            **self._group(0),
+            **({"decode": self._group(1)} if made.fleet.split else {}),
             "front_end_s": made.front_end_s,
+            "routing": made.fleet.routing,
             "flags_without_effect": list(made.ignored_flags),
             "ready_s": self._world.startup_s,
         }
+
+    def _group(self, index: int) -> dict[str, object]:
+        group = self._setup.fleet.groups[index]
+        facts: dict[str, object] = {
+            "device": setup.device_name(self._setup.pools[index]),
+            "engines": group.engines,
+            "kv_tokens": group.kv_tokens,
+            "max_num_batched_tokens": group.limits.max_num_batched_tokens,
+            "max_num_seqs": group.limits.max_num_seqs,
+        }
+        if group.link is not None:
+            facts |= {"link_latency_s": group.link.latency_s, "link_tokens_per_s": 1 / group.link.token_s}
+        return facts
 
     def drive(self, plan: LevelPlan) -> LevelData:
         """See `Running`; `counters["level_seconds"]` is the virtual duration of the level."""
         if self._world.interrupted.is_set():
             raise Interrupted("the study was interrupted")
-        made = self._setup
         factor = self._world.factor(self._configuration, plan)
-        return Level(
-            plan,
-            self._world.rows,
-            limits=made.limits,
-            step_time=made.step_time if factor == 1 else _Scaled(made.step_time, factor),
-            engines=made.engines,
-            max_model_len=made.max_model_len,
-            front_end_s=made.front_end_s,
-        ).run()
+        fleet = self._setup.fleet
+        if factor != 1:
+            fleet = fleet.with_step_times([scaled(group.step_time, factor) for group in fleet.groups])
+        return Level(plan, self._world.rows, fleet=fleet).run()

@@ -5,11 +5,11 @@ Step times fitted to measured levels: what a calibration is, and how it changes 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tuner.simulator.setup import Setup
-from tuner.simulator.steptime import StepTime
+from tuner.simulator.steptime import Calibrated
 
 #: What is compared, per level: statistics of the measured requests.
 STATISTICS = ("ttft_p50", "ttft_p95", "itl_p50", "itl_p95")
@@ -73,32 +73,6 @@ class Calibration:
         return found | dict.fromkeys(("tpot", "e2el"), "not fitted; see ttft and itl")
 
 
-class Calibrated:
-    """
-    Step times of another model of the engine, corrected.
-
-    Args:
-        inner: The step times that were fitted.
-        scale_prefill: Factor on what prompt chunks add to a step.
-        scale_decode: Factor on what a step's decodes take alone, the fixed part of such a step included.
-        c0_s: Seconds added to every step.
-    """
-
-    def __init__(self, inner: StepTime, scale_prefill: float, scale_decode: float, c0_s: float) -> None:
-        self.inner = inner
-        self.scale_prefill = scale_prefill
-        self.scale_decode = scale_decode
-        self.c0_s = c0_s
-
-    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
-        """See `StepTime`."""
-        alone = self.inner.step((), decodes, context) if decodes else 0.0
-        if not prefills:
-            return self.c0_s + self.scale_decode * alone
-        whole = self.inner.step(prefills, decodes, context)
-        return self.c0_s + self.scale_decode * alone + self.scale_prefill * (whole - alone)
-
-
 def applies(calibration: Calibration, made: Setup) -> bool:
     """The calibration is for this device and was fitted on these step times."""
     return calibration.device == made.device and calibration.base == made.step_times
@@ -106,8 +80,13 @@ def applies(calibration: Calibration, made: Setup) -> bool:
 
 def apply(calibration: Calibration, made: Setup) -> Setup:
     """The same engines with calibrated step times and front end."""
-    step_time = Calibrated(made.step_time, calibration.scale_prefill, calibration.scale_decode, calibration.c0_s)
-    return replace(made, step_time=step_time, front_end_s=calibration.ttft_fixed_s)
+    step_times = [
+        Calibrated(group.step_time, calibration.scale_prefill, calibration.scale_decode, calibration.c0_s)
+        for group in made.fleet.groups
+    ]
+    front_end_s = calibration.ttft_fixed_s
+    fleet = replace(made.fleet.with_step_times(step_times), front_end_s=front_end_s, hand_over_s=front_end_s)
+    return replace(made, fleet=fleet)
 
 
 def in_words(calibration: Calibration) -> str:

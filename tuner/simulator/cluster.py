@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf, nextafter
-from typing import Literal
 
 from tuner.records import OK
-from tuner.simulator.engine import Engine
+from tuner.simulator.fleet import AnyEngine
+from tuner.simulator.router import Router
 from tuner.simulator.scheduler import Request
 
-Routing = Literal["round_robin", "least_loaded"]
 #: Called with the requests that ended since the last call; True stops the level.
 Watch = Callable[[Sequence[Request]], bool]
 #: A slot of a closed loop whose request failed waits this long, as the live client's does.
@@ -22,18 +21,24 @@ class Cluster:
 
     Args:
         engines: At least one.
-        routing: `round_robin` takes turns; `least_loaded` takes the engine with the fewest open requests.
+        router: Chooses among them; None = they take turns.
+        coupled: They share a store: none may run ahead of another by more than a step.
         front_end_s: From a request's scheduled time until an engine's scheduler sees it: tokenising, routing, looking
             up. The same for each request; it delays the first token and nothing else.
     """
 
     def __init__(
-        self, engines: Sequence[Engine], *, routing: Routing = "round_robin", front_end_s: float = 0.0
+        self,
+        engines: Sequence[AnyEngine],
+        *,
+        router: Router | None = None,
+        front_end_s: float = 0.0,
+        coupled: bool = False,
     ) -> None:
         self.engines = tuple(engines)
-        self._routing = routing
+        self._router = router or Router()
         self._front_end_s = front_end_s
-        self._turn = 0
+        self._coupled = coupled and len(self.engines) > 1
 
     def open_loop(self, requests: Iterable[Request], watch: Watch) -> None:
         """
@@ -47,19 +52,16 @@ class Cluster:
         for request in requests:
             request.arrival_s = request.scheduled_s + self._front_end_s
             ended = [request] if request.status else []
-            if self._routing == "least_loaded":
-                for engine in self.engines:
-                    ended += engine.advance(request.arrival_s)
+            ended += self._catch_up(request.arrival_s)
             chosen = self._route(request)
             ended += chosen.advance(request.arrival_s)
             if ended and watch(ended):
                 return
             if not request.status:
                 chosen.add(request)
-        for engine in self.engines:
-            while engine.busy:
-                if watch(engine.advance(inf, stop_at_end=True)):
-                    return
+        while (now := self._follow(inf)) is not None:
+            if now and watch(now):
+                return
 
     def closed_loop(self, starts_s: Sequence[float], make: Callable[[float], Request | None], watch: Watch) -> None:
         """
@@ -75,8 +77,8 @@ class Cluster:
         heapify(starts)
         while True:
             arrival_s = starts[0] + self._front_end_s if starts else inf
-            clocks = sorted((engine.clock_s, index) for index, engine in enumerate(self.engines) if engine.busy)
-            if not clocks or clocks[0][0] >= arrival_s:
+            behind = min((each for each in self.engines if each.busy), key=_next_s, default=None)
+            if behind is None or behind.next_s >= arrival_s:
                 request = make(heappop(starts))
                 if request is None:
                     return
@@ -89,20 +91,41 @@ class Cluster:
                 if watch([request]):
                     return
                 continue
-            engine = self.engines[clocks[0][1]]
-            # Another engine may end a request, and so start one here, at any time after its clock.
-            horizon_s = min(arrival_s, clocks[1][0] if len(clocks) > 1 else inf)
-            ended = engine.advance(max(horizon_s, nextafter(engine.clock_s, inf)), stop_at_end=True)
+            # Another engine may end a request, and so start one here.
+            others = [each.quiet_until_s for each in self.engines if each is not behind]
+            horizon_s = min(arrival_s, min(others, default=inf) + self._front_end_s)
+            if self._coupled:
+                horizon_s = min(horizon_s, *(each.next_s for each in self.engines if each.busy and each is not behind))
+            ended = behind.advance(max(horizon_s, nextafter(behind.next_s, inf)), stop_at_end=True)
             for request in ended:
                 heappush(starts, request.ended_s + (0.0 if request.status == OK else PAUSE_S))
             if ended and watch(ended):
                 return
 
-    def _route(self, request: Request) -> Engine:
-        if self._routing == "least_loaded":
-            loads = [engine.in_flight(request.arrival_s) for engine in self.engines]
-            request.engine = loads.index(min(loads))
-        else:
-            request.engine = self._turn
-            self._turn = (self._turn + 1) % len(self.engines)
+    def _catch_up(self, now_s: float) -> list[Request]:
+        """Whoever must have come to a moment to be routed to, or to be read by others, does."""
+        ended: list[Request] = []
+        if self._coupled:
+            while (now := self._follow(now_s)) is not None:
+                ended += now
+        elif self._router.looks:
+            for engine in self.engines:
+                ended += engine.advance(now_s)
+        return ended
+
+    def _follow(self, until_s: float) -> list[Request] | None:
+        """Steps of the engine that is furthest behind, to a first end at most; None if it is not before `until_s`."""
+        busy = sorted((each for each in self.engines if each.busy), key=_next_s)
+        if not busy or busy[0].next_s >= until_s:
+            return None
+        if self._coupled and len(busy) > 1:
+            until_s = min(until_s, max(busy[1].next_s, nextafter(busy[0].next_s, inf)))
+        return busy[0].advance(until_s, stop_at_end=True)
+
+    def _route(self, request: Request) -> AnyEngine:
+        request.engine = self._router.choose(request, self.engines, request.arrival_s)
         return self.engines[request.engine]
+
+
+def _next_s(engine: AnyEngine) -> float:
+    return engine.next_s

@@ -6,13 +6,17 @@ until a request arrives, ends or needs a block that is not there. Such runs are 
 per step, so that results do not depend on it (`compress=False` takes every step singly; tests compare the two).
 """
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
 from tuner.records import OK
 from tuner.simulator.blocks import BlockPool
-from tuner.simulator.scheduler import EngineLimits, Request, Scheduler
+from tuner.simulator.scheduler import EngineLimits, Link, Request, Scheduler
 from tuner.simulator.steptime import StepTime
+from tuner.simulator.store import Store
+from tuner.simulator.tokens import Chunks, StepChunks
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,40 @@ class Patience:
     total_s: float = inf
 
 
+@dataclass(frozen=True)
+class Totals:
+    """What an engine has done so far; see `Scheduler` and `BlockPool`."""
+
+    preemptions: int
+    computed_tokens: int
+    preempted_tokens: int
+    prefix_queries: int
+    prefix_hits: int
+    free: int
+    least_free: int
+    evictions: int
+    loaded_tokens: int
+    store_queries: int
+
+
+def check_fits(request: Request, limits: EngineLimits) -> None:
+    """
+    Raises:
+        ValueError: The request can never run on such an engine.
+    """
+    longest = request.prompt + request.output
+    if longest > limits.blocks * limits.block_size:
+        raise ValueError(f"{longest} tokens never fit into {limits.blocks} blocks of {limits.block_size}")
+    if longest > limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
+        raise ValueError(f"{longest} tokens never fit into a budget of {limits.max_num_batched_tokens}")
+
+
 class Engine:
     """
-    One engine.
+    One engine, step by step in the open: the reference for `compiled.CompiledEngine`.
 
-    `clock_s` is when its next step can start. `ends` are the ends of its steps, which `Request.spans` refer to.
+    `clock_s` is when its last step ended, `next_s` when its next one can start: later, if nothing can be done before KV
+    comes or blocks are released. `ends` are the ends of its steps, which `Request.spans` refer to.
     """
 
     def __init__(
@@ -38,10 +71,13 @@ class Engine:
         *,
         pool: BlockPool | None = None,
         patience: Patience | None = None,
+        link: Link | None = None,
+        store: Store | None = None,
         compress: bool = True,
     ) -> None:
-        self.scheduler = Scheduler(limits, pool)
-        self.clock_s = 0.0
+        self.scheduler = Scheduler(limits, pool, link, store)
+        self.clock_s = self.next_s = 0.0
+        self.limits = limits
         self.ends: list[float] = []
         self.just_ended = 0  # requests that ended in the last step
         self._step_time = step_time
@@ -49,14 +85,34 @@ class Engine:
         self._compress = compress
         self._steady = False  # the next step is like the last one unless something happens
         self._expiry_s = inf  # no client hangs up before
+        self._chunks = StepChunks(lambda first: self.ends[first:])
 
     @property
     def busy(self) -> bool:
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        return bool(self.scheduler.running or self.scheduler.waiting or self.scheduler.loading)
+
+    @property
+    def queued(self) -> bool:
+        """Whether a request waits to be admitted, or to be asked for its KV."""
+        return bool(self.scheduler.waiting)
+
+    @property
+    def left(self) -> int:
+        """Tokens that every request still needs at least."""
+        if self.scheduler.waiting:
+            return 1
+        return min(each.output - each.emitted for each in (*self.scheduler.running, *self.scheduler.loading))
+
+    @property
+    def quiet_until_s(self) -> float:
+        """No request ends before this; infinite where there is none."""
+        if not self.busy:
+            return inf
+        return min(self._expiry_s, self.next_s + self.left * self._step_time.floor_s)
 
     def in_flight(self, now_s: float) -> int:
         """Requests that a router knows to be open: what ends in a step is open until that step has ended."""
-        live = len(self.scheduler.running) + len(self.scheduler.waiting)
+        live = len(self.scheduler.running) + len(self.scheduler.waiting) + len(self.scheduler.loading)
         return live + (self.just_ended if self.clock_s > now_s else 0)
 
     def add(self, request: Request) -> None:
@@ -66,14 +122,9 @@ class Engine:
         Raises:
             ValueError: The request can never run here.
         """
-        limits = self.scheduler.limits
-        longest = request.prompt + request.output
-        if longest > limits.blocks * limits.block_size:
-            raise ValueError(f"{longest} tokens never fit into {limits.blocks} blocks of {limits.block_size}")
-        if longest > limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
-            raise ValueError(f"{longest} tokens never fit into a budget of {limits.max_num_batched_tokens}")
-        if not self.busy:
-            self.clock_s = max(self.clock_s, request.arrival_s)
+        check_fits(request, self.limits)
+        if not self.busy or self.next_s > self.clock_s:
+            self.next_s = max(self.clock_s, min(request.arrival_s, self.next_s if self.busy else inf))
         if not self.scheduler.waiting:
             self._steady = False  # else it stands behind one that cannot be admitted either
         self.scheduler.waiting.append(request)
@@ -88,26 +139,63 @@ class Engine:
             stop_at_end: Return after the first step in which a request ends.
         """
         ended: list[Request] = []
-        while self.busy and self.clock_s < until_s:
+        while self.busy and self.next_s < until_s:
+            self.clock_s = self.next_s
             now = self._run(until_s) if self._steady and self._compress else self._step()
             ended += now
             if now and stop_at_end:
                 break
         return ended
 
-    def emissions(self, request: Request, until_s: float = inf) -> list[float]:
+    def release(self, request: Request, at_s: float) -> None:
+        """The KV of a parked request is fetched at this time: its blocks may go."""
+        self.scheduler.release(request, at_s)
+        if self.busy and self.next_s > self.clock_s:
+            self.next_s = max(self.clock_s, min(self.next_s, at_s))
+
+    def take_transfers(self) -> list[tuple[Request, float]]:
+        """Requests whose KV was asked for since the last call, and when it is there."""
+        transfers, self.scheduler.transfers = self.scheduler.transfers, []
+        return transfers
+
+    def settle(self) -> None:
+        """At the end of a run: give back what is released, at whatever time."""
+        self.scheduler.settle(inf)
+
+    def warm(self, keys: Sequence[int]) -> None:
+        """Fill the prefix cache with these blocks, as far as they are not there; nothing happens if they do not fit."""
+        pool = self.scheduler.pool
+        wanted = [key for key in keys if not pool.cached((key,))]
+        if len(wanted) <= pool.free:
+            pool.take(len(wanted))
+            pool.give_back(0, [key for key in wanted if pool.publish(key)])
+
+    def chunks(self, request: Request, until_s: float = inf) -> Chunks:
         """When the request got its tokens, each a chunk of its own, up to and including `until_s`."""
-        times = [time for first, past in request.spans for time in self.ends[first:past]]
-        while times and times[-1] > until_s:
-            times.pop()
-        return times
+        return self._chunks.of(request.spans, until_s)
+
+    @property
+    def totals(self) -> Totals:
+        scheduler = self.scheduler
+        return Totals(
+            preemptions=scheduler.preemptions,
+            computed_tokens=scheduler.computed_tokens,
+            preempted_tokens=scheduler.preempted_tokens,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            free=scheduler.pool.free,
+            least_free=scheduler.least_free,
+            evictions=scheduler.pool.evictions,
+            loaded_tokens=scheduler.loaded_tokens,
+            store_queries=scheduler.store_queries,
+        )
 
     def _step(self) -> list[Request]:
         """One step as the scheduler decides it."""
         preemptions = self.scheduler.preemptions
-        step = self.scheduler.schedule()
+        step = self.scheduler.schedule(self.clock_s)
         if not step:
-            return []  # everything was preempted; the next call admits again
+            return self._idle(preempted=preemptions != self.scheduler.preemptions)
         prefills: list[tuple[int, int]] = []
         decodes = context = 0
         for request, tokens in step:
@@ -116,15 +204,29 @@ class Engine:
                 context += request.computed
             else:
                 prefills.append((tokens, request.computed - tokens))
+        started_s = self.clock_s
         self.clock_s += self._step_time.step(prefills, decodes, context)
+        self.next_s = self.clock_s
         ended = self._hang_ups() if self.clock_s > self._expiry_s else []
         ended += self._emit(step)
         self.just_ended = len(ended)
         # Nobody waits, or whoever waits was refused beside the same decodes and would be again.
-        alike = not self.scheduler.waiting or not (prefills or ended)
+        alike = not self.scheduler.someone_waits(started_s) or not (prefills or ended)
+        alike = alike and self.scheduler.next_event_s(started_s) > self.clock_s
         now = len(self.ends)
-        served = all(request.emitted and request.spans[-1][1] == now for request in self.scheduler.running)
+        running = self.scheduler.running
+        served = bool(running) and all(request.emitted and request.spans[-1][1] == now for request in running)
         self._steady = alike and served and preemptions == self.scheduler.preemptions
+        return ended
+
+    def _idle(self, *, preempted: bool) -> list[Request]:
+        """A step without a token: everything was preempted and is admitted again, or there is nothing to do for now."""
+        if preempted:
+            return []
+        ended = self._hang_ups() if self.clock_s > self._expiry_s else []
+        self.just_ended = len(ended)
+        if self.busy and not ended:
+            self.next_s = self.scheduler.next_event_s(self.clock_s)
         return ended
 
     def _emit(self, step: list[tuple[Request, int]]) -> list[Request]:
@@ -135,6 +237,8 @@ class Engine:
         for request, _ in step:
             if request.computed < request.prompt + request.emitted or request.status:
                 continue
+            if not request.emitted:
+                self.scheduler.prompt_done(request)
             request.emitted += 1
             spans = request.spans
             if spans and spans[-1][1] == index:
@@ -157,11 +261,12 @@ class Engine:
             wanted[-request.computed % size] += 1
             context += request.computed + 1
             left = min(left, request.output - request.emitted)
+        event_s = self.scheduler.next_event_s(self.clock_s)
         clock, ends, step_time, expiry = self.clock_s, self.ends, self._step_time.step, self._expiry_s
         before, free = len(ends), pool.free
         for index in range(left):
             free -= wanted[index % size]
-            if clock >= until_s or free < 0:
+            if clock >= until_s or clock >= event_s or free < 0:
                 break
             end = clock + step_time((), batch, context)
             if end > expiry:
@@ -170,46 +275,44 @@ class Engine:
             ends.append(end)
             context += batch
         steps = len(ends) - before
-        self._steady = clock >= until_s or steps == left  # else something has to be decided
+        # Else something has to be decided.
+        self._steady = clock < event_s and (clock >= until_s or steps == left)
         if not steps:
             return []
-        self.clock_s = clock
+        self.clock_s = self.next_s = clock
         rounds, rest = divmod(steps, size)
         pool.take(rounds * batch + sum(wanted[:rest]))
         self.scheduler.least_free = min(self.scheduler.least_free, pool.free)
         self.scheduler.computed_tokens += steps * batch
         for request in running:
             request.computed += steps
+            request.blocks = -(-request.computed // size)
             request.emitted += steps
             request.spans[-1][1] += steps
         ended = [self._end(request, OK, clock) for request in running if request.emitted == request.output]
+        self.just_ended = len(ended)
         if ended:
             self.scheduler.leave()
-        self.just_ended = len(ended)
-        self._steady = self._steady and not (ended and self.scheduler.waiting)
+            if not self.scheduler.running or self.scheduler.someone_waits(clock):
+                self._steady = False
         return ended
 
     def _hang_ups(self) -> list[Request]:
         """Clients whose patience ended before this step did."""
         gone: list[Request] = []
         least = inf
-        for request in self.scheduler.running:
-            deadline_s, status = self._deadline(request)
-            if deadline_s < self.clock_s:
-                gone.append(self._end(request, status, deadline_s))
-            else:
-                least = min(least, deadline_s)
-        waiting, stay = self.scheduler.waiting, []
-        while waiting:
-            deadline_s, status = self._deadline(waiting[0])
-            if deadline_s < self.clock_s:
-                gone.append(self._end(waiting.popleft(), status, deadline_s))
-                continue
-            least = min(least, deadline_s)
-            if not waiting[0].emitted:
-                break  # those behind it arrived later and have waited less
-            stay.append(waiting.popleft())
-        waiting.extendleft(reversed(stay))
+        for queue in (self.scheduler.running, self.scheduler.waiting, self.scheduler.loading):
+            for request in queue:
+                deadline_s, status = self._deadline(request)
+                if request.status:
+                    continue
+                if deadline_s < self.clock_s:
+                    gone.append(self._end(request, status, deadline_s))
+                else:
+                    least = min(least, deadline_s)
+        waiting = self.scheduler.waiting
+        if any(request.status for request in waiting):
+            self.scheduler.waiting = deque(request for request in waiting if not request.status)
         self.scheduler.leave()
         self._expiry_s = least
         return gone

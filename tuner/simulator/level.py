@@ -1,17 +1,18 @@
 """One level of load on simulated engines: the same requests, phases and stop rules as under the live client."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
 
 from tuner.early import EarlyFailure, InOrder
 from tuner.load.arrivals import DRAIN, MEASURED, WARMUP, Window
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.load.shape import Rows, level_requests
 from tuner.records import OK, UNFINISHED, Phase, Record
-from tuner.simulator.cluster import Cluster, Routing
-from tuner.simulator.engine import Engine, Patience
-from tuner.simulator.scheduler import EngineLimits, Request
-from tuner.simulator.steptime import StepTime
+from tuner.simulator.cluster import Cluster
+from tuner.simulator.engine import Patience
+from tuner.simulator.fleet import AnyEngine, Fleet, Group, make_engines
+from tuner.simulator.router import Router
+from tuner.simulator.scheduler import Request
+from tuner.simulator.split import SplitCluster
 
 #: Status of a request that the engine refuses because it is longer than `max_model_len`.
 TOO_LONG = "http_400"
@@ -33,13 +34,8 @@ class Level:
     Args:
         plan: Of the level.
         rows: Of its source; None for a synthetic one.
-        limits: Of each engine.
-        step_time: Of each engine.
-        engines: How many serve, >= 1.
-        max_model_len: Requests of more tokens, prompt and answer together, are refused.
-        front_end_s: See `Cluster`.
-        routing: See `Cluster`.
-        compress: See `engine`.
+        fleet: The engines that serve.
+        compiled: See `make_engine`.
     """
 
     def __init__(
@@ -47,20 +43,28 @@ class Level:
         plan: LevelPlan,
         rows: Rows | None,
         *,
-        limits: EngineLimits,
-        step_time: StepTime,
-        engines: int = 1,
-        max_model_len: int,
-        front_end_s: float = 0.0,
-        routing: Routing = "round_robin",
-        compress: bool = True,
+        fleet: Fleet,
+        compiled: bool | None = None,
     ) -> None:
-        self._plan, self._rows, self._limits = plan, rows, limits
-        self._max_model_len, self._front_end_s = max_model_len, front_end_s
-        timeout = plan.workload.timeout
-        patience = Patience(timeout.first_token_s, timeout.between_tokens_s, timeout.total_s)
-        self._engines = [Engine(limits, step_time, patience=patience, compress=compress) for _ in range(engines)]
-        self._cluster = Cluster(self._engines, routing=routing, front_end_s=front_end_s)
+        self._plan, self._rows, self._fleet = plan, rows, fleet
+        self._limits = fleet.groups[0].limits
+        self._compiled = compiled
+        self._groups = [self._made(group) for group in fleet.groups]
+        routers = [Router(fleet.routing, self._limits.block_size) for _ in fleet.groups]
+        store = fleet.groups[0].store
+        coupled = store is not None and store.shared
+        self._cluster: Cluster | SplitCluster
+        if fleet.split:
+            self._cluster = SplitCluster(
+                *self._groups,
+                prefill_router=routers[0],
+                decode_router=routers[1],
+                front_end_s=fleet.front_end_s,
+                hand_over_s=fleet.hand_over_s,
+                coupled=coupled,
+            )
+        else:
+            self._cluster = Cluster(self._groups[0], router=routers[0], front_end_s=fleet.front_end_s, coupled=coupled)
         self._early = EarlyFailure(plan.slo, plan.alpha, plan.divide_counts) if plan.stop_early else None
         self._order: InOrder[Request] | None = None  # from the first measured request on
         self._requests: list[Request] = []  # in order of arrival
@@ -86,6 +90,11 @@ class Level:
         else:
             self._cluster.closed_loop([0.0] * concurrency, self._next, self._watch)
         return self._data()
+
+    def _made(self, group: Group) -> list[AnyEngine]:
+        timeout = self._plan.workload.timeout
+        patience = Patience(timeout.first_token_s, timeout.between_tokens_s, timeout.total_s)
+        return make_engines(group, patience, compiled=self._compiled)
 
     def _scheduled(self) -> Iterator[Request]:
         """Requests of an open loop, in order, until the level is over."""
@@ -126,8 +135,8 @@ class Level:
             self._shared(index),
             scheduled_s=scheduled_s,
         )
-        if request.prompt + request.output > self._max_model_len:
-            request.status, request.ended_s = TOO_LONG, scheduled_s + self._front_end_s
+        if request.prompt + request.output > self._fleet.max_model_len:
+            request.status, request.ended_s = TOO_LONG, scheduled_s + self._fleet.front_end_s
         self._requests.append(request)
         self._phases.append(phase)
         self._draining = phase == DRAIN
@@ -155,11 +164,7 @@ class Level:
         """`cache: warm` fills the prefix caches with the level's first shared prefixes, spread as the router would."""
         cache = self._plan.workload.cache
         for index in range(min(cache.requests, len(self._shapes)) if cache.policy == "warm" else 0):
-            pool = self._engines[index % len(self._engines)].scheduler.pool
-            keys = [key for key in self._shared(index) if not pool.cached((key,))]
-            if len(keys) <= pool.free:
-                pool.take(len(keys))
-                pool.give_back(0, [key for key in keys if pool.publish(key)])
+            self._groups[0][index % len(self._groups[0])].warm(self._shared(index))
 
     def _watch(self, ended: Sequence[Request]) -> bool:
         """The level is over: every measured request is decided, or a limit is certainly broken."""
@@ -189,19 +194,19 @@ class Level:
         decided = request.ended_s <= end_s
         if decided and request.number in self._records:
             return self._records[request.number]
-        times = self._engines[request.engine].emissions(request, end_s)
+        chunks = self._cluster.engines[request.engine].chunks(request, end_s)
         return Record(
             id=str(request.number),
             scheduled_s=request.scheduled_s,
             sent_s=request.scheduled_s,
-            first_token_s=times[0] if times else None,
-            last_token_s=times[-1] if times else None,
+            first_token_s=chunks[0][0] if chunks else None,
+            last_token_s=chunks[-1][0] if chunks else None,
             asked_input_tokens=request.prompt,
-            input_tokens=request.prompt if times else None,
+            input_tokens=request.prompt if chunks else None,
             asked_output_tokens=request.output,
-            output_tokens=len(times),
+            output_tokens=len(chunks),
             token_source="usage",  # noqa: S106
-            chunks=tuple(zip(times, repeat(1))),
+            chunks=chunks,
             status=(request.status or OK) if decided else UNFINISHED,
             error=_ERRORS.get(request.status) if decided else None,
             phase=_PHASES[self._phases[request.number]],
@@ -228,12 +233,17 @@ class Level:
 
     def _counters(self, end_s: float) -> dict[str, float]:
         """Names as the engine's own at /metrics where it has them; `level_seconds` is the level's virtual duration."""
-        schedulers = [engine.scheduler for engine in self._engines]
-        used = [1 - each.least_free / each.pool.blocks for each in schedulers]
-        return {
+        pairs = zip(self._fleet.groups, self._groups, strict=True)
+        totals = [(group.limits.blocks, engine.totals) for group, engines in pairs for engine in engines]
+        computing = [engine.totals for engine in self._groups[0]]  # they look for prefixes
+        counters = {
             "level_seconds": end_s,
-            "num_preemptions_total": float(sum(each.preemptions for each in schedulers)),
-            "prefix_cache_queries_total": float(sum(each.prefix_queries for each in schedulers)),
-            "prefix_cache_hits_total": float(sum(each.prefix_hits for each in schedulers)),
-            "kv_cache_usage_peak": max(used),
+            "num_preemptions_total": float(sum(each.preemptions for _, each in totals)),
+            "prefix_cache_queries_total": float(sum(each.prefix_queries for each in computing)),
+            "prefix_cache_hits_total": float(sum(each.prefix_hits for each in computing)),
+            "kv_cache_usage_peak": max(1 - each.least_free / blocks for blocks, each in totals),
         }
+        if self._fleet.groups[0].store is not None:
+            counters["external_prefix_cache_queries_total"] = float(sum(each.store_queries for each in computing))
+            counters["external_prefix_cache_hits_total"] = float(sum(each.loaded_tokens for each in computing))
+        return counters

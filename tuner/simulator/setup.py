@@ -1,17 +1,20 @@
 """A configuration, as the engine would resolve it on this model and these devices: limits, memory and step times."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tuner import devices, model
-from tuner.configuration import Configuration
+from tuner.configuration import Configuration, Role
+from tuner.configuration import pool_of as configuration_pool
 from tuner.devices import Device
 from tuner.errors import ConfigurationFailed, InputError
 from tuner.model import GIB, ModelFacts
+from tuner.simulator.fleet import Fleet, Group
 from tuner.simulator.memory import kv_tokens
-from tuner.simulator.scheduler import EngineLimits
-from tuner.simulator.steptime import Machine, ModelShape, Roofline, StepTime
+from tuner.simulator.router import Policy
+from tuner.simulator.scheduler import EngineLimits, Link
+from tuner.simulator.steptime import Machine, ModelShape, StepTime, roofline
 from tuner.slo import Objective, Pool, Scalar
 
 #: Version of the constants below and of the roofline's form: results of two versions are not comparable.
@@ -46,34 +49,84 @@ CPU_STEP_S, CPU_LAYER_S, CPU_TOKEN_S = 0.0045, 0.0005, 0.00005
 CPU_KV_GIB = 4.0
 
 
+#: Where `cluster.interconnect` says nothing: what KV crosses between engines, bytes per second and seconds of each
+#: transfer. 50 GB/s is one 400 Gbit/s port; 0.5 ms is what Mooncake's documentation implies for RDMA.
+LINK_BYTES_PER_S = {"gpu": 50e9, "cpu": 2e9}
+LINK_LATENCY_S = {"gpu": 0.0005, "cpu": 0.005}
+#: Kinds of deployment by their roles.
+ROLES = (("engine",), ("prefill", "decode"))
+#: Policies of the router by what comes nearest to them here.
+ROUTING: Mapping[str, Policy] = {
+    "round_robin": "round_robin",
+    "random": "random",
+    "power_of_two": "least_loaded",
+    "cache_aware": "prefix_aware",
+}
+
+
 @dataclass(frozen=True)
 class Setup:
-    """What one engine of a configuration is like, and how many there are."""
+    """What the engines of a configuration are like, and how many there are. `pools` go with the groups of `fleet`."""
 
-    limits: EngineLimits
-    step_time: StepTime
-    engines: int
-    kv_tokens: int  # of one engine
-    max_model_len: int  # tokens
-    front_end_s: float
-    unit: Literal["gpu", "cpu"]
-    device: str
+    fleet: Fleet
+    pools: tuple[Pool, ...]
     ignored_flags: tuple[str, ...]
-    step_times: str = STEP_TIMES  # version of `step_time`
+    step_times: str = STEP_TIMES  # version of the groups' step times
+
+    @property
+    def first(self) -> Group:
+        """The group that clients talk to: all engines, or those that compute prompts."""
+        return self.fleet.groups[0]
+
+    @property
+    def unit(self) -> Literal["gpu", "cpu"]:
+        return self.pools[0].unit
+
+    @property
+    def device(self) -> str:
+        """Of the first group."""
+        return device_name(self.pools[0])
+
+    @property
+    def step_time(self) -> StepTime:
+        """Of the first group."""
+        return self.first.step_time
+
+    @property
+    def front_end_s(self) -> float:
+        return self.fleet.front_end_s
 
 
 def resolve(configuration: Configuration, objective: Objective) -> Setup:
     """
-    The engines of an aggregated configuration.
+    The engines of a configuration.
 
     Raises:
         InputError: Model or device are unknown here.
         ConfigurationFailed: `out_of_memory`, `bad_flag`: what the engine itself would refuse at its start.
     """
-    role = configuration.roles[0]
+    pools = placed(configuration, objective) or tuple(
+        configuration_pool(role, objective.cluster) for role in configuration.roles
+    )
+    made = [_group(role, objective, pool) for role, pool in zip(configuration.roles, pools, strict=True)]
+    groups = tuple(group for group, _, _ in made)
+    if len({group.limits.block_size for group in groups}) > 1:
+        raise ConfigurationFailed("bad_flag", "block_size: prefill and decode need the same one")
+    front_end_s = FRONT_END_S[pools[0].unit]
+    fleet = Fleet(
+        groups,
+        max_model_len=min(longest for _, longest, _ in made),
+        front_end_s=front_end_s,
+        hand_over_s=front_end_s,
+        routing=ROUTING[configuration.router_policy],
+    )
+    return Setup(fleet, pools, tuple(sorted({name for _, _, ignored in made for name in ignored})))
+
+
+def _group(role: Role, objective: Objective, pool: Pool) -> tuple[Group, int, list[str]]:
+    """The engines of a role, the longest request that they take, and the flags that change nothing here."""
     flags = {name: value for name, value in {**objective.engine.flags, **role.flags}.items() if value is not None}
     facts = known_model(objective.model)
-    pool = pool_of(configuration, objective)
     tensor_parallel = _whole(flags, "tensor_parallel_size", 1)
     max_model_len = _whole(flags, "max_model_len", facts.max_model_len)
     shape = _shape(facts, flags, pool)
@@ -85,17 +138,21 @@ def resolve(configuration: Configuration, objective: Objective) -> Setup:
             "out_of_memory",
             f"{max(0, tokens)} tokens of KV cache fit beside the weights, max_model_len needs {max_model_len}",
         )
-    return Setup(
-        limits=_limits(flags, pool, blocks, block_size, max_model_len),
-        step_time=Roofline(shape, machine_of(pool, fp8=shape.compute_bytes == 1), tensor_parallel),
+    group = Group(
+        role=role.name,
         engines=role.replicas * _whole(flags, "data_parallel_size", 1),
-        kv_tokens=blocks * block_size,
-        max_model_len=max_model_len,
-        front_end_s=FRONT_END_S[pool.unit],
-        unit=pool.unit,
-        device=device_name(pool),
-        ignored_flags=tuple(sorted(name for name in flags if name not in MODELLED_FLAGS)),
+        limits=_limits(flags, pool, blocks, block_size, max_model_len),
+        step_time=roofline(shape, machine_of(pool, fp8=shape.compute_bytes == 1), tensor_parallel),
+        link=_link(objective, pool, shape) if role.name == "decode" else None,
     )
+    return group, max_model_len, [name for name in flags if name not in MODELLED_FLAGS]
+
+
+def _link(objective: Objective, pool: Pool, shape: ModelShape) -> Link:
+    """What KV comes over to an engine of this pool."""
+    stated = objective.cluster.interconnect_bytes_per_s
+    bytes_per_s = LINK_BYTES_PER_S[pool.unit] if stated is None else stated
+    return Link(LINK_LATENCY_S[pool.unit], shape.kv_bytes_per_token / bytes_per_s)
 
 
 def known_model(name: str) -> ModelFacts:
@@ -112,15 +169,37 @@ def known_model(name: str) -> ModelFacts:
     return facts
 
 
-def pool_of(configuration: Configuration, objective: Objective) -> Pool:
-    """The first pool whose nodes hold all engines, each within a node; the first pool where none does."""
-    return next((pool for pool in objective.cluster.pools if fits(configuration, pool)), objective.cluster.pools[0])
+def placed(configuration: Configuration, objective: Objective) -> tuple[Pool, ...] | None:
+    """
+    The pool of each role, such that all engines find room; None where they do not.
+
+    An instance never spans nodes; instances may lie on different ones. A role that names no pool takes the first one
+    that has room for all of it.
+    """
+    cluster = objective.cluster
+    free = {pool.name: [pool.per_node] * pool.nodes for pool in cluster.pools}
+    chosen: dict[str, Pool] = {}
+    for role in sorted(configuration.roles, key=lambda each: -each.units_each):
+        pools = cluster.pools if role.pool is None else (configuration_pool(role, cluster),)
+        for pool in pools:
+            left = _fill(free[pool.name], role)
+            if left is not None:
+                free[pool.name], chosen[role.name] = left, pool
+                break
+        else:
+            return None
+    return tuple(chosen[role.name] for role in configuration.roles)
 
 
-def fits(configuration: Configuration, pool: Pool) -> bool:
-    """An instance never spans nodes; instances may lie on different ones."""
-    role = configuration.roles[0]
-    return pool.nodes * (pool.per_node // role.units_each) >= role.replicas
+def _fill(nodes: Sequence[int], role: Role) -> list[int] | None:
+    """Free units of each node once the role's instances lie there, fullest nodes first; None where they do not fit."""
+    left = sorted(nodes)
+    for _ in range(role.replicas):
+        place = next((index for index, units in enumerate(left) if units >= role.units_each), None)
+        if place is None:
+            return None
+        left[place] -= role.units_each
+    return left
 
 
 def device_name(pool: Pool) -> str:

@@ -8,12 +8,16 @@ et al., Roofline (CACM 2009); the ring all-reduce: Patarasuk and Yuan (JPDC 2009
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
 class StepTime(Protocol):
     """Pure: equal arguments, equal seconds."""
+
+    @property
+    def floor_s(self) -> float:
+        """No step takes less, in seconds; the nearer to the shortest one, the faster a simulation of many engines."""
 
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         """
@@ -58,7 +62,48 @@ class Machine:
     token_s: float = 0.0  # of every token in a step
 
 
-class Roofline:
+@dataclass(frozen=True)
+class Linear:
+    """
+    A step as a sum of shares of its tokens, in seconds each.
+
+    seconds = factor × (fixed + max(tokens × token, weights) + pairs × pair + read × context + tokens × extra_token)
+
+    with all tokens of the step, (token, earlier token or itself) pairs of its prompt chunks, and tokens whose KV is
+    read. The compiled engine knows this form, so these numbers are all that it needs of a model and a device.
+    """
+
+    fixed_s: float
+    token_s: float = 0.0
+    weights_s: float = 0.0
+    pair_s: float = 0.0
+    context_s: float = 0.0
+    extra_token_s: float = 0.0
+    factor: float = 1.0
+
+    @property
+    def floor_s(self) -> float:
+        """See `StepTime`."""
+        return self.factor * (self.fixed_s + self.weights_s)
+
+    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
+        """See `StepTime`."""
+        tokens, pairs, read = decodes, 0.0, context
+        for count, before in prefills:
+            tokens += count
+            pairs += count * (before + (count + 1) / 2)
+            read += before
+        linear = tokens * self.token_s
+        return self.factor * (
+            self.fixed_s
+            + (linear if linear > self.weights_s else self.weights_s)  # noqa: FURB136  (max() is several times slower)
+            + pairs * self.pair_s
+            + read * self.context_s
+            + tokens * self.extra_token_s
+        )
+
+
+def roofline(shape: ModelShape, machine: Machine, tensor_parallel: int = 1) -> Linear:
     """
     Step times of one model on `tensor_parallel` GPUs.
 
@@ -68,35 +113,73 @@ class Roofline:
     with n tokens in the step, P parameters that a token passes, W bytes of weights. Prompt attention of a chunk of n
     tokens behind p is 4·n·(p + (n + 1) / 2)·heads·head_dim FLOPs a layer.
     """
+    memory = tensor_parallel * machine.memory_bytes_per_s * machine.memory_share
+    compute = tensor_parallel * machine.flops
+    copies = max(1.0, tensor_parallel / shape.kv_heads)  # a KV head that several GPUs need is read by each
+    fixed_s = machine.step_s + shape.layers * machine.layer_s
+    extra_token_s = machine.token_s
+    if tensor_parallel > 1:
+        fixed_s += 2 * shape.layers * machine.all_reduce_s
+        sent = 2 * shape.layers * shape.hidden * 2 * 2 * (tensor_parallel - 1) / tensor_parallel
+        extra_token_s += sent / (machine.link_bytes_per_s * machine.link_share)
+    return Linear(
+        fixed_s=fixed_s,
+        token_s=2 * shape.active_parameters / (compute * machine.compute_share),
+        weights_s=shape.weight_bytes / memory,
+        pair_s=4 * shape.heads * shape.head_dim * shape.layers / (compute * machine.attention_share),
+        context_s=shape.kv_bytes_per_token * copies / memory,
+        extra_token_s=extra_token_s,
+    )
 
-    def __init__(self, shape: ModelShape, machine: Machine, tensor_parallel: int = 1) -> None:
-        memory = tensor_parallel * machine.memory_bytes_per_s * machine.memory_share
-        compute = tensor_parallel * machine.flops
-        copies = max(1.0, tensor_parallel / shape.kv_heads)  # a KV head that several GPUs need is read by each
-        self._weights_s = shape.weight_bytes / memory
-        self._token_s = 2 * shape.active_parameters / (compute * machine.compute_share)
-        pair_flops = 4 * shape.heads * shape.head_dim * shape.layers
-        self._pair_s = pair_flops / (compute * machine.attention_share)
-        self._context_s = shape.kv_bytes_per_token * copies / memory
-        self._fixed_s = machine.step_s + shape.layers * machine.layer_s
-        self._extra_token_s = machine.token_s
-        if tensor_parallel > 1:
-            self._fixed_s += 2 * shape.layers * machine.all_reduce_s
-            sent = 2 * shape.layers * shape.hidden * 2 * 2 * (tensor_parallel - 1) / tensor_parallel
-            self._extra_token_s += sent / (machine.link_bytes_per_s * machine.link_share)
+
+@dataclass(frozen=True)
+class Calibrated:
+    """
+    Step times of another model of the engine, corrected.
+
+    Args:
+        inner: The step times that were fitted.
+        scale_prefill: Factor on what prompt chunks add to a step.
+        scale_decode: Factor on what a step's decodes take alone, the fixed part of such a step included.
+        c0_s: Seconds added to every step.
+    """
+
+    inner: StepTime
+    scale_prefill: float
+    scale_decode: float
+    c0_s: float
+
+    @property
+    def floor_s(self) -> float:
+        """See `StepTime`."""
+        return self.c0_s + min(self.scale_prefill, self.scale_decode) * self.inner.floor_s
 
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         """See `StepTime`."""
-        tokens, pairs, read = decodes, 0.0, context
-        for count, before in prefills:
-            tokens += count
-            pairs += count * (before + (count + 1) / 2)
-            read += before
-        linear = tokens * self._token_s
-        return (
-            self._fixed_s
-            + (linear if linear > self._weights_s else self._weights_s)  # noqa: FURB136  (max() is several times slower)
-            + pairs * self._pair_s
-            + read * self._context_s
-            + tokens * self._extra_token_s
-        )
+        alone = self.inner.step((), decodes, context) if decodes else 0.0
+        if not prefills:
+            return self.c0_s + self.scale_decode * alone
+        whole = self.inner.step(prefills, decodes, context)
+        return self.c0_s + self.scale_decode * alone + self.scale_prefill * (whole - alone)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Every step takes `factor` times as long."""
+
+    inner: StepTime
+    factor: float
+
+    @property
+    def floor_s(self) -> float:
+        """See `StepTime`."""
+        return self.factor * self.inner.floor_s
+
+    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
+        """See `StepTime`."""
+        return self.factor * self.inner.step(prefills, decodes, context)
+
+
+def scaled(inner: StepTime, factor: float) -> StepTime:
+    """Step times of an unusually slow or fast run."""
+    return replace(inner, factor=factor * inner.factor) if isinstance(inner, Linear) else Scaled(inner, factor)

@@ -1,0 +1,70 @@
+"""The reference cases keep their shape; the page and the figures come from the same command."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def cases():
+    path = ROOT / "benchmarks" / "reference_cases.py"
+    spec = importlib.util.spec_from_file_location("reference_cases", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def points(cases):
+    return {(point.deployment, point.concurrency): point for point in cases.case_a((1, 8, 16, 32), rounds=4)}
+
+
+def test_the_tail_of_one_engine_grows_and_that_of_a_split_stays_flat(cases, points):
+    """ITL p99 from 1 to 32 requests at a time: over 20-fold in one engine, at most threefold where prefill is apart."""
+    whole, split = (
+        [points[name, load].itl_p99_ms for load in (1, 8, 16, 32)] for name in (cases.AGGREGATED, cases.SPLIT)
+    )
+    assert whole == sorted(whole)
+    assert whole[-1] > 20 * whole[0]
+    assert max(split) < 3 * split[0]
+    assert whole[-1] > 5 * split[-1]
+
+
+def test_a_small_budget_lies_in_between(cases, points):
+    """At 16 and 32 requests at a time."""
+    for load in (16, 32):
+        tails = [points[name, load].itl_p99_ms for name in (cases.SPLIT, cases.SMALL, cases.AGGREGATED)]
+        assert tails == sorted(tails)
+
+
+def test_a_split_takes_somewhat_longer_in_all(cases, points):
+    """Mean time to the last token at 32 requests at a time: longer, by less than a third."""
+    whole, split = (points[name, 32].e2el_mean_s for name in (cases.AGGREGATED, cases.SPLIT))
+    assert whole < split < 1.33 * whole
+
+
+def test_first_tokens_come_the_sooner_the_more_the_store_holds(cases):
+    """Monotone in the hit; a full one is worth 1.75× ± 0.25, and loading is near a quarter of what is left."""
+    found = cases.case_b()
+    times = [point.ttft_ms for point in found]
+    assert times == sorted(times, reverse=True)
+    assert found[-1].speed_up == pytest.approx(1.75, abs=0.25)
+    assert found[-1].load_ms / found[-1].ttft_ms == pytest.approx(0.25, abs=0.05)
+
+
+def test_files_are_written_alike_each_time(cases, points, tmp_path):
+    """Page and figures are functions of the points."""
+    first, second = list(points.values()), cases.case_b()
+    for name in ("one", "two"):
+        cases.figures(first, second, tmp_path / name)
+    for figure in ("reference-case-a.svg", "reference-case-b.svg"):
+        assert (tmp_path / "one" / figure).read_bytes() == (tmp_path / "two" / figure).read_bytes()
+    page = cases.page(first, second)
+    assert "figures/reference-case-a.svg" in page
+    assert cases.table_b(second) in page
