@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tuner.slo import (
     Arrivals,
@@ -20,6 +21,10 @@ from tuner.slo import (
     Verification,
     Workload,
 )
+
+# A busy machine is no finding: properties are judged by their truth, not by how long an example takes.
+settings.register_profile("tuner", deadline=None)
+settings.load_profile("tuner")
 
 
 @pytest.fixture
