@@ -2,8 +2,9 @@
 
 import math
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tuner.errors import MeasurementError
 from tuner.gain import cost_interval, gain
@@ -40,46 +41,51 @@ def test_the_interval_is_never_upside_down():
     assert found.low == pytest.approx(found.high)
 
 
-def test_a_steady_saving_is_proven():
-    """Costs of 2.0 and 1.5 in pairs are a quarter less; the bound follows Student's t with one degree of freedom."""
-    found = gain([2.0, 2.02], [1.5, 1.51], 0.02)
-    logs = np.log([1.5 / 2.0, 1.51 / 2.02])
-    half = 6.3138 * abs(logs[0] - logs[1]) / 2
-    assert found.estimate == pytest.approx(1 - math.exp(logs.mean()))
-    assert found.lower == pytest.approx(1 - math.exp(logs.mean() + half), rel=1e-4)
-    assert found.upper == pytest.approx(1 - math.exp(logs.mean() - half), rel=1e-4)
-    assert found.proven
+def test_two_sessions_against_three_show_a_gain():
+    """Kept twice at a cost of 1.5, the baseline broken three times at 1.9: at least 1 − 1.5/1.9, at 1 − (2/5)²(3/5)³."""
+    found = gain([1.5, 1.4], [2.0, 2.1], [1.95, 1.9, 1.93], min_gain=0.02)
+    assert found.lower == pytest.approx(1 - 1.5 / 1.9)
+    assert found.confidence == pytest.approx(1 - 0.16 * 0.216)
+    assert (found.n, found.proven) == (5, True)
+    assert found.estimate == pytest.approx(1 - math.sqrt(1.5 * 1.4) / math.sqrt(2.0 * 2.1))
 
 
 @pytest.mark.parametrize(
-    ("candidate", "proven"),
-    [([1.9, 1.2], False), ([1.98, 1.98], False), ([1.97, 1.97], False), ([1.9, 1.9], True), ([2.1, 2.1], False)],
-    ids=["noisy", "1 %", "1.5 %", "5 %", "dearer"],
-)
-def test_a_gain_must_clear_noise_and_the_smallest_gain(candidate, proven):
-    """Against a baseline of 2.0 twice, with a smallest gain of 2 %."""
-    found = gain([2.0, 2.0], candidate, 0.02)
-    assert found.proven is proven
-    assert found.lower <= found.estimate <= found.upper
-
-
-def test_one_pair_proves_nothing():
-    """The estimate is shown; noise is unknown."""
-    found = gain([2.0], [1.0], 0.02)
-    assert (found.estimate, found.lower, found.upper, found.n, found.proven) == (0.5, None, None, 1, False)
-    assert gain([], [], 0.02).estimate is None
-
-
-@pytest.mark.parametrize(
-    ("baseline", "candidate", "message"),
+    ("kept", "refused"),
     [
-        ([2.0], [1.0, 1.0], "in pairs"),
-        ([0.0], [1.0], "no cost"),
-        ([2.0], [math.nan], "no cost"),
-        ([2.0], [math.inf], "no cost"),
+        ([1.5, 1.5], [1.9, 1.9]),
+        ([1.5], [1.9, 1.9, 1.9, 1.9]),
+        ([1.5, None], [1.9, 1.9, 1.9]),
+        ([1.5, 1.5], [1.9, None, 1.9]),
+        ([], [1.9, 1.9, 1.9]),
+        ([1.5, 1.5], []),
     ],
+    ids=["two and two are 94 %", "one session", "one kept nothing", "one broke nothing", "no candidate", "no baseline"],
 )
-def test_what_cannot_be_compared_is_an_error(baseline, candidate, message):
-    """A baseline that failed is no baseline; nothing is divided by zero."""
-    with pytest.raises(MeasurementError, match=message):
-        gain(baseline, candidate, 0.02)
+def test_too_few_sessions_show_nothing(kept, refused):
+    """The estimate is shown where there is one; a lower bound is not."""
+    found = gain(kept, [2.0, 2.0], refused, min_gain=0.02)
+    assert found.lower is None
+    assert not found.proven
+
+
+@pytest.mark.parametrize(
+    ("candidate", "proven"), [(1.95, False), (1.9, True), (2.1, False)], ids=["1.5 %", "4 %", "dearer"]
+)
+def test_a_gain_must_clear_the_smallest_gain(candidate, proven):
+    """Against a baseline that broke everything from a cost of 1.98 on down, with a smallest gain of 2 %."""
+    assert gain([candidate] * 2, [2.0] * 2, [1.98] * 3, min_gain=0.02).proven is proven
+
+
+@given(p=st.floats(0.01, 0.99), a=st.integers(1, 6), b=st.integers(1, 6))
+def test_the_confidence_holds_for_any_noise(p, a, b):
+    """However often an equal baseline keeps the load, the chance of the whole pattern is below what is claimed."""
+    found = gain([1.0] * a, [1.0], [2.0] * b, min_gain=0.02, confidence=0.0)
+    assert p**a * (1 - p) ** b <= 1 - found.confidence + 1e-12
+
+
+@pytest.mark.parametrize("cost", [0.0, math.nan, math.inf])
+def test_what_cannot_be_compared_is_an_error(cost):
+    """Nothing is divided by zero."""
+    with pytest.raises(MeasurementError, match="no cost"):
+        gain([cost], [1.0], [1.0], min_gain=0.02)

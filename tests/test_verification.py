@@ -1,6 +1,8 @@
 """Finalists measured again: the ladder, the pooled verdict, and how many requests a claim needs."""
 
 import dataclasses
+import math
+import random
 
 import pytest
 from support.bench import Bench
@@ -66,6 +68,29 @@ def test_sessions_are_interleaved(tmp_path, objective):
     verified = study.launcher.entered[2:]
     assert len(verified) == 4
     assert verified[0] == verified[3] != verified[1] == verified[2]
+
+
+def test_the_baseline_must_break_what_the_candidate_keeps(tmp_path, objective):
+    """Each session of the baseline ends at a load that it has to break for a gain to be shown."""
+    study = bench(tmp_path, objective, lambda c: 8.0 if "max_num_seqs" in c.knobs else 4.0)
+    result = study.go()
+    baseline = study.launcher.entered[0]
+    tried = [plan.rate_rps for key, plan in study.launcher.plans if key == baseline and plan.seed != 7]
+    assert sum(rate > 4.0 for rate in tried) == 2
+    assert 0.3 < result["gain"]["lower"] < 0.5
+    assert result["gain"]["n"] == 5
+
+
+def test_noise_rarely_names_a_winner(tmp_path, objective):
+    """OPT-10: equal deployments whose capacity varies by 5 % from start to start: at most two false winners in 24."""
+    noise = random.Random(5)
+    false = 0
+    for number in range(24):
+        study = bench(tmp_path / str(number), objective, lambda _: 4.0 * math.exp(0.05 * noise.gauss(0, 1)))
+        search = dataclasses.replace(study.objective.search, budget=Budget(trials=6))
+        study.objective = dataclasses.replace(study.objective, search=search)
+        false += study.go()["status"] == "winner"
+    assert false <= 2
 
 
 def test_budget_that_is_spent_leaves_the_claim_unverified(tmp_path, objective):

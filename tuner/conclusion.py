@@ -9,7 +9,6 @@ from tuner.configuration import Configuration
 from tuner.outcome import Outcome
 from tuner.result import Gain, Status, Verified
 from tuner.slo import Objective
-from tuner.verification import paired
 
 CONFIDENCE = 0.95
 
@@ -128,17 +127,31 @@ def _place(objective: Objective, outcome: Outcome, verified: Verified | None) ->
 
 
 def _gain(objective: Objective, candidate: Outcome, baseline: Outcome, verified: Mapping[int, Verified]) -> Gain:
-    """Of the candidate over the baseline, from paired repeats; not proven where there are fewer than two."""
-    pairs: list[tuple[float, float]] = []
-    if candidate.trial in verified and baseline.trial in verified:
-        pairs = paired(verified[candidate.trial], verified[baseline.trial])
-    mine = [weight(objective, candidate.configuration) / goodput for goodput, _ in pairs]
-    theirs = [weight(objective, baseline.configuration) / goodput for _, goodput in pairs]
-    found = gain.gain(theirs, mine, objective.search.min_gain, CONFIDENCE)
+    """Of the candidate over the baseline, from the sessions of their verification and the baseline's own search."""
+    mine, theirs = verified.get(candidate.trial), verified.get(baseline.trial)
+    ours, base = weight(objective, candidate.configuration), weight(objective, baseline.configuration)
+    kept = _costs(ours, mine.kept_rps if mine is not None else ())
+    held = _costs(base, theirs.kept_rps if theirs is not None else ())
+    refused = _costs(base, theirs.refused_rps if theirs is not None else ())
+    if refused and baseline.broken_at is not None and objective.workload.load.kind == "find_capacity":
+        refused = (*refused, *_costs(base, _in_search(baseline)))
+    found = gain.gain(kept, held, refused, min_gain=objective.search.min_gain, confidence=CONFIDENCE)
     estimate = found.estimate
     if estimate is None:
         now, then = value(objective, candidate), value(objective, baseline)
         assert now is not None  # noqa: S101  (both stand)
         assert then is not None  # noqa: S101
         estimate = 1 - now / then
-    return Gain(estimate, found.lower, found.upper, CONFIDENCE, found.n, proven=found.proven)
+    return Gain(estimate, found.lower, None, found.confidence, found.n, proven=found.proven)
+
+
+def _in_search(baseline: Outcome) -> tuple[float, ...]:
+    """Goodput that the baseline would have had at the lowest load that it broke in the search; nobody chose it."""
+    best = baseline.best
+    if best is None or best.score is None or baseline.broken_at is None or best.offered <= 0:
+        return ()
+    return (best.score.offered_rps * baseline.broken_at / best.offered,)
+
+
+def _costs(weighed: float, goodputs: Sequence[float | None]) -> tuple[float | None, ...]:
+    return tuple(weighed / goodput if goodput else None for goodput in goodputs)

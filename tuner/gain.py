@@ -1,4 +1,4 @@
-"""How sure is a cost, and is one deployment really cheaper than another? From paired, interleaved repeats. Pure."""
+"""How sure is a cost, and is one deployment really cheaper than another? From interleaved sessions. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -27,14 +27,13 @@ class GainVerdict:
     """
     Candidate against baseline: shares of the baseline's cost that are saved, negative where it costs more.
 
-    `lower` and `upper` are one-sided bounds at `confidence`; None where one pair, or none, says nothing about noise.
+    `lower` holds with `confidence`; None where the sessions do not show one.
     """
 
     estimate: float | None
     lower: float | None
-    upper: float | None
     confidence: float
-    n: int  # pairs
+    n: int  # sessions of both together
     proven: bool  # `lower` is above the smallest gain asked for
 
 
@@ -63,34 +62,46 @@ def cost_interval(
 
 
 def gain(
-    baseline: Sequence[float], candidate: Sequence[float], min_gain: float, confidence: float = CONFIDENCE
+    kept: Sequence[float | None],
+    held: Sequence[float | None],
+    refused: Sequence[float | None],
+    *,
+    min_gain: float,
+    confidence: float = CONFIDENCE,
 ) -> GainVerdict:
     """
-    Is the candidate cheaper by more than `min_gain`? A t-test on the log cost ratio of pairs.
+    Is the candidate cheaper by more than `min_gain`? A test without assumptions on the noise of a session.
+
+    All figures are costs. If every session of the candidate kept a load that costs at most L, and every session of the
+    baseline broke the load at which it would cost U, then a candidate that is no better than U / L says has a chance of
+    at most p^a (1 − p)^b, p being its chance to keep that load in one of a sessions, and the baseline's to break it at
+    most 1 − p in one of b. The largest value over p is (a/n)^a (b/n)^b, n = a + b: 3.5 % for two and three sessions.
 
     Args:
-        baseline: Cost per good request of each repeat, > 0, in any one currency.
-        candidate: Of the repeat that was interleaved with it, in the same order.
+        kept: Of each session of the candidate, the cost at the load that it kept; None = it kept none.
+        held: Of each session of the baseline, likewise.
+        refused: Of each session of the baseline, the cost that it would have had at the lowest load that it broke, had
+            everything been good there; None = it broke none.
         min_gain: Share of the baseline's cost, such as 0.02.
-        confidence: Of each one-sided bound.
+        confidence: That `lower` must have.
 
     Raises:
-        MeasurementError: The two have different numbers of repeats, or a cost is not a number > 0.
+        MeasurementError: A cost is not a finite number > 0.
     """
-    if len(baseline) != len(candidate):
-        raise MeasurementError(f"got {len(baseline)} baseline and {len(candidate)} candidate repeats: they go in pairs")
-    if not all(math.isfinite(cost) and cost > 0 for cost in (*baseline, *candidate)):
-        raise MeasurementError("a repeat without goodput has no cost: it cannot be compared")
-    if not baseline:
-        return GainVerdict(None, None, None, confidence, 0, proven=False)
-    ratios = np.log(candidate) - np.log(baseline)
-    mean, half = float(ratios.mean()), _half_width(ratios, confidence)
-    if half is None:
-        return GainVerdict(1 - math.exp(mean), None, None, confidence, len(ratios), proven=False)
-    lower = 1 - math.exp(mean + half)
-    return GainVerdict(
-        1 - math.exp(mean), lower, 1 - math.exp(mean - half), confidence, len(ratios), proven=lower > min_gain
-    )
+    mine, theirs = [c for c in kept if c is not None], [c for c in held if c is not None]
+    broken = [c for c in refused if c is not None]
+    if not all(math.isfinite(cost) and cost > 0 for cost in (*mine, *theirs, *broken)):
+        raise MeasurementError("a session without goodput has no cost: it cannot be compared")
+    estimate = 1 - math.exp(float(np.mean(np.log(mine)) - np.mean(np.log(theirs)))) if mine and theirs else None
+    sessions = len(kept) + len(refused)
+    whole = bool(kept) and bool(refused) and len(mine) == len(kept) and len(broken) == len(refused)
+    if not whole:
+        return GainVerdict(estimate, None, confidence, sessions, proven=False)
+    sure = 1 - (len(kept) / sessions) ** len(kept) * (len(refused) / sessions) ** len(refused)
+    lower = 1 - max(mine) / min(broken)
+    if sure < confidence:
+        return GainVerdict(estimate, None, sure, sessions, proven=False)
+    return GainVerdict(estimate, lower, sure, sessions, proven=lower > min_gain)
 
 
 def _half_width(values: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float | None:

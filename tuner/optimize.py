@@ -241,6 +241,7 @@ class Run:
             keeper=self._keeper,
             logs=self._logs,
             charge=self._charge,
+            weigh=lambda outcome: conclusion.weight(objective, outcome.configuration),
             listen=self.listen,
             expired=lambda: exceeded(objective.search.budget, self.study.spent()) is not None,
         ).run(chosen)

@@ -60,7 +60,7 @@ class Gain:
     lower: float | None
     upper: float | None
     confidence: float  # such as 0.95
-    n: int  # paired repeats
+    n: int  # sessions of both
     proven: bool  # `lower` is above `search.min_gain`
 
 

@@ -41,7 +41,8 @@ class Verified:
     interval: tuple[float | None, float] | None  # of the cost per 1,000 good requests; low None = not bounded below
     missing_requests: int
     repeats: int
-    session_goodputs_rps: tuple[float | None, ...] = ()  # of each session at the load that it kept; None = kept none
+    kept_rps: tuple[float | None, ...] = ()  # goodput of each session at the load that it kept; None = kept none
+    refused_rps: tuple[float | None, ...] = ()  # goodput that each session would have had at the lowest load it broke
 
     @property
     def rung(self) -> Rung | None:

@@ -40,6 +40,7 @@ class _Candidate:
     at: int  # index of the rung that the next session starts at
     measured: dict[int, list[tuple[Level, LevelData]]] = field(default_factory=dict)
     finals: list[Level | None] = field(default_factory=list)  # of each session: the level that it kept last
+    refused: list[float | None] = field(default_factory=list)  # of each session: the lowest load that it broke
     sessions: int = 0
     dropped: str = ""  # why it is out
 
@@ -77,6 +78,7 @@ class Verification:
         keeper: Gives the function that stores the levels of one trial.
         logs: Gives the folder for the logs of one trial's k-th session.
         charge: Called with the seconds that each session took (virtual time when simulated).
+        weigh: What the objective minimises, times the goodput, of a trial's configuration.
         listen: Called with progress.
         expired: Asked between sessions; True ends the verification with what is known.
     """
@@ -87,6 +89,7 @@ class Verification:
     keeper: Callable[[Outcome], Keep]
     logs: Callable[[Outcome, int], Path]
     charge: Callable[[Outcome, float], None]
+    weigh: Callable[[Outcome], float]
     listen: Listener
     expired: Callable[[], bool]
 
@@ -98,25 +101,27 @@ class Verification:
             By trial. With `verified` False, the figures are those of the highest level observed to be kept.
         """
         candidates = [_candidate(outcome, self.objective) for outcome in outcomes]
+        rivals = [candidate for candidate in candidates if candidate.outcome.trial != 0]
         for turn in range(2 * self.objective.search.verify.repeats):
             for candidate in _rotated(candidates, turn):
                 if not candidate.dropped and not self.expired() and not _settled(candidate, self.objective):
-                    self._session(candidate)
+                    self._session(candidate, rivals if candidate.outcome.trial == 0 else [])
         return {candidate.outcome.trial: _verified(candidate, self.objective) for candidate in candidates}
 
-    def _session(self, candidate: _Candidate) -> None:
-        """Start the deployment anew and walk down the ladder until a load is kept."""
+    def _session(self, candidate: _Candidate, rivals: Sequence[_Candidate]) -> None:
+        """Start the deployment anew and walk down the ladder until a load is kept; then the load that would match."""
         outcome = candidate.outcome
         candidate.sessions += 1
         self.listen(
             TrialStarted(outcome.trial, candidate.sessions, outcome.configuration, baseline=False, phase="verify")
         )
         candidate.finals.append(None)
+        candidate.refused.append(None)
         begun = time.monotonic()
         virtual = 0.0
         try:
             with self.launcher.deployment(outcome.configuration, self.logs(outcome, candidate.sessions)) as running:
-                for level in self._descend(candidate, running):
+                for level in self._levels(candidate, running, rivals):
                     virtual += level.counters.get("level_seconds", 0.0)
         except ConfigurationFailed as error:
             candidate.dropped = f"{error.reason}: {error.cause}"
@@ -127,25 +132,55 @@ class Verification:
         finally:
             self.charge(outcome, virtual or time.monotonic() - begun)
 
-    def _descend(self, candidate: _Candidate, running: Running) -> Iterator[Level]:
-        keep = self.keeper(candidate.outcome)
+    def _levels(self, candidate: _Candidate, running: Running, rivals: Sequence[_Candidate]) -> Iterator[Level]:
         number = 1
         while True:
-            load = candidate.rungs[candidate.at]
-            self.listen(LevelStarted(candidate.outcome.trial, number, "verify", load, unit(self.objective)))
-            wanted = planned_requests(self.objective)
-            planned = plan(
-                self.objective, number=number, seed=self.seed + candidate.sessions, load=load, min_requests=wanted
-            )
-            level, data = measure(running, planned, purpose="verify", keep=keep)
+            level, data = self._measure(candidate, running, number, candidate.rungs[candidate.at])
             number = data.plan.number + 1
-            self.listen(LevelEnded(candidate.outcome.trial, level, unit(self.objective)))
             candidate.measured.setdefault(candidate.at, []).append((level, data))
-            candidate.finals[-1] = level if level.kept else candidate.finals[-1]
+            if level.kept:
+                candidate.finals[-1] = level
+            else:
+                _refuse(candidate, level)
             yield level
             if candidate.at + 1 >= len(candidate.rungs) or (level.kept and not self._hopeless(level)):
-                return
+                break
             candidate.at += 1
+        match = self._matching_load(candidate, rivals)
+        if match is not None:
+            level, _ = self._measure(candidate, running, number, match)
+            if not level.kept:
+                _refuse(candidate, level)
+            yield level
+
+    def _measure(self, candidate: _Candidate, running: Running, number: int, load: float) -> tuple[Level, LevelData]:
+        trial = candidate.outcome.trial
+        self.listen(LevelStarted(trial, number, "verify", load, unit(self.objective)))
+        wanted = planned_requests(self.objective)
+        seed = self.seed + candidate.sessions
+        planned = plan(self.objective, number=number, seed=seed, load=load, min_requests=wanted)
+        level, data = measure(running, planned, purpose="verify", keep=self.keeper(candidate.outcome))
+        self.listen(LevelEnded(trial, level, unit(self.objective)))
+        return level, data
+
+    def _matching_load(self, baseline: _Candidate, rivals: Sequence[_Candidate]) -> float | None:
+        """
+        A load that the baseline must break for a gain to be shown, or None where it costs less than the rivals anyway.
+
+        At most the load at which it would cost as much as the best rival, less `min_gain`; a tenth above the load that
+        it broke in the search where that is lower, which shows a larger gain.
+        """
+        final = baseline.finals[-1]
+        if final is None or final.score is None or not rivals:
+            return None
+        rival = min(rivals, key=lambda each: self.weigh(each.outcome) / each.rungs[each.at])
+        share = self.weigh(baseline.outcome) / self.weigh(rival.outcome)
+        load = 0.995 * (1 - self.objective.search.min_gain) * rival.rungs[rival.at] * share
+        if baseline.outcome.broken_at is not None:
+            load = min(load, 1.1 * baseline.outcome.broken_at)
+        if closed_loop(self.objective):
+            load = float(math.floor(load))
+        return load if load > final.offered else None
 
     def _hopeless(self, level: Level) -> bool:
         """Kept, but too near to a limit for all sessions together to show it, although fewer violations could."""
@@ -161,12 +196,6 @@ class Verification:
         return False
 
 
-def paired(verified: Verified, baseline: Verified) -> list[tuple[float, float]]:
-    """(candidate, baseline) goodput per second, session by session, of the sessions in which both kept a load."""
-    pairs = zip(verified.session_goodputs_rps, baseline.session_goodputs_rps, strict=False)
-    return [(mine, theirs) for mine, theirs in pairs if mine and theirs]
-
-
 def _candidate(outcome: Outcome, objective: Objective) -> _Candidate:
     assert outcome.capacity is not None  # noqa: S101  (feasible outcomes have one)
     shares = LADDER if objective.workload.load.kind == "find_capacity" else LADDER[:1]
@@ -176,6 +205,28 @@ def _candidate(outcome: Outcome, objective: Objective) -> _Candidate:
     rungs = tuple(dict.fromkeys(loads))
     sure = outcome.best is not None and outcome.best.score is not None and outcome.best.score.verified_kept
     return _Candidate(outcome, rungs, at=0 if sure or len(rungs) == 1 else min(1, len(rungs) - 1))
+
+
+def _refuse(candidate: _Candidate, level: Level) -> None:
+    before = candidate.refused[-1]
+    candidate.refused[-1] = level.offered if before is None else min(before, level.offered)
+
+
+def _goodput(level: Level | None) -> float | None:
+    return level.score.goodput_rps if level is not None and level.score is not None else None
+
+
+def _at_most(candidate: _Candidate, load: float | None, objective: Objective) -> float | None:
+    """
+    Goodput at a load, if everything were good: the load itself in an open loop.
+
+    In a closed loop the answers per second grow at most in proportion to the requests in flight.
+    """
+    if load is None or not closed_loop(objective):
+        return load
+    best = candidate.outcome.best
+    goodput = _goodput(best)
+    return None if best is None or goodput is None else goodput * load / best.offered
 
 
 def _rotated(candidates: Sequence[_Candidate], turn: int) -> list[_Candidate]:
@@ -240,10 +291,8 @@ def _verified(candidate: _Candidate, objective: Objective) -> Verified:
         interval=_interval(shown, candidate, hourly),
         missing_requests=0 if verified else _missing(pooled, objective),
         repeats=len(shown.levels) if shown else 0,
-        session_goodputs_rps=tuple(
-            level.score.goodput_rps if level is not None and level.score is not None else None
-            for level in candidate.finals
-        ),
+        kept_rps=tuple(_goodput(level) for level in candidate.finals),
+        refused_rps=tuple(_at_most(candidate, load, objective) for load in candidate.refused),
     )
 
 

@@ -245,7 +245,7 @@ def _bound(result: Result) -> str:
     if gain is None:
         return ""
     if gain["lower"] is None:
-        return f" (how sure is not known: {text.count(gain['n'], 'paired repeat')})"
+        return f" (how sure is not known: the {text.count(gain['n'], 'session')} of both do not show it)"
     ratio = 1 - gain["lower"]
     if result.get("objective") in ("goodput", "goodput_per_gpu"):
         ratio = 1 / ratio if ratio > 0 else 1.0
