@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner import calibration, objective_file
+from tuner import calibration, model, objective_file
 from tuner.configuration import Configuration
 from tuner.deployment.simulated import SimulatedLauncher
 from tuner.errors import InputError
 from tuner.ledger import Ledger
 from tuner.optimize import Request, read
-from tuner.simulator import calibrated, setup
+from tuner.simulator import calibrated, setup, tables
 from tuner.simulator.calibrated import Calibrated, Calibration
 from tuner.trial import Task, run
 
@@ -29,12 +29,14 @@ cluster: {{gpu: H100-80GB, nodes: 1, gpus_per_node: 4}}
 prices: {{currency: USD, gpu_hour: 3.99}}
 search: {{space: vllm, trials: 4}}
 """
+#: Version of the step times that studies of this model on this device are simulated with.
+BASE, _ = tables.find(model.facts("Qwen/Qwen3-32B"), "H100-80GB", 4, "bf16", "bf16")
 TRUTH = Calibration(
     study="truth",
     model="Qwen/Qwen3-32B",
     device="H100-80GB",
     engine_version="0.32.0",
-    base=setup.STEP_TIMES,
+    base=BASE,
     scale_prefill=1.6,
     scale_decode=0.8,
     c0_s=0.004,
@@ -135,12 +137,12 @@ def test_later_studies_use_it_and_say_so(fitted):
     objective = objective_file.load(objective_path(directory))
     configuration = Configuration({"tensor_parallel_size": 2})
     with SimulatedLauncher(objective, calibration=found).deployment(configuration, directory) as running:
-        assert running.facts["step_times"] == "roofline, calibrated on live (4 levels)"
+        assert running.facts["step_times"] == "tables of measured kernels, calibrated on live (4 levels)"
         assert running.facts["expected_error"] == found.expected_error
         assert running.facts["front_end_s"] == found.ttft_fixed_s
     for other in (replace(found, device="A100-80GB"), replace(found, base="roofline-0")):
         with SimulatedLauncher(objective, calibration=other).deployment(configuration, directory) as running:
-            assert running.facts["step_times"] == "roofline"
+            assert running.facts["step_times"] == "tables of measured kernels"
             assert running.facts["front_end_s"] == setup.FRONT_END_S["gpu"]
 
 
