@@ -8,10 +8,31 @@ from support.load import level_plan
 
 from tuner.errors import InputError
 from tuner.load.arrivals import DRAIN, MEASURED, WARMUP, Window, grid_of, phases, replay_times, unit_times, window_of
-from tuner.load.shape import level_requests
-from tuner.slo import Arrivals, Synthetic
+from tuner.load.shape import Rows, level_requests
+from tuner.slo import Arrivals, Synthetic, Trace
 
 PROCESSES = [Arrivals("constant"), Arrivals("poisson"), Arrivals("gamma", burstiness=0.25)]
+
+
+def test_every_level_of_a_replay_offers_the_rate_it_says():
+    """A trace twice as dense at one end: wherever a level enters it, its measured window has the offered rate."""
+    dense, thin = np.linspace(0, 50, 200), np.linspace(50.5, 200, 200)
+    rows = Rows(
+        timestamp_s=np.concatenate([dense, thin]),
+        input_tokens=np.full(400, 8),
+        output_tokens=np.full(400, 2),
+        block_tokens=0,
+        block_offsets=np.zeros(401, dtype=np.int64),
+        block_ids=np.zeros(0, dtype=np.int64),
+    )
+    source = Trace(path="/t.csv", format="azure")
+    for number in range(1, 9):
+        plan = level_plan(
+            source, arrivals=Arrivals("replay"), rate_rps=4.0, number=number, min_requests=60, warmup_s=3.0
+        )
+        shapes = level_requests(plan, rows)
+        inside = int(np.sum(shapes.phase == MEASURED))
+        assert inside / shapes.window.length_s == pytest.approx(4.0, rel=0.03)
 
 
 @pytest.mark.parametrize("arrivals", PROCESSES, ids=lambda arrivals: arrivals.process)

@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from support.program import finished, started
 
-from tuner import cli
+from tuner import cli, objective_file
 from tuner.ledger import Ledger
+from tuner.objective import score
 
 SHIM = Path(__file__).parent / "support" / "shim_vllm.py"
 COMMANDS = {"init", "check", "doctor", "optimize", "measure", "report", "rescore", "calibrate", "sync", "ui"}
@@ -56,29 +58,6 @@ def strict(text):
         pytest.fail(f"{name} is no JSON")
 
     return json.loads(text, parse_constant=refuse)
-
-
-def started(*arguments, cwd, **environ):
-    """A real `tuner` process."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tuner", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finished(*arguments, cwd, **environ):
-    """A real `tuner` process, run to its end: exit code, stdout, stderr."""
-    with started(*arguments, cwd=cwd, **environ) as process:
-        try:
-            out, err = process.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    return process.returncode, out, err
 
 
 @pytest.fixture(scope="session")
@@ -280,6 +259,33 @@ def test_json_is_strict_and_alone_on_stdout(tuner, home, arguments):
     code, out, _ = tuner(*arguments, "--json")
     assert code == 0
     assert isinstance(strict(out), dict)
+
+
+def test_rescoring_by_the_same_file_says_what_the_study_said(tuner, home):
+    """MET-23: the stored records alone give the stored figures again; what they cannot tell is said to be unknown."""
+    code, out, _ = tuner("rescore", "first", "--slo", "slo.yaml", "--json")
+    assert code == 0
+    told = strict(out)
+    ledger = Ledger.open(home / "runs/first")
+    assert [row["trial"] for row in told["trials"] if row["offered"] is not None][:1] == [0]
+    for row in told["trials"]:
+        levels = ledger.trial(row["trial"]).levels()
+        stored = [(e.offered, e.score.n, e.score.goodput_rps, e.score.margins) for e in levels if e.kept]
+        assert (row["offered"], row["n"], row["goodput_rps"], row["margins"]) in stored
+    summaries = [
+        entry.number
+        for entry in ledger.trials()
+        if all("summary" in path.read_text() for path in entry.path.glob("levels/*/level.json"))
+    ]
+    assert told["unjudged"] == summaries
+    objective = objective_file.load(home / "slo.yaml")
+    entry = ledger.trial(0)
+    for level in entry.levels():
+        data = entry.level_data(level.number, objective)
+        again = score(data.records, objective.slo, window_start_s=data.window_start_s, window_s=data.window_s)
+        assert again == level.score
+    code, out, _ = tuner("rescore", "first", "--slo", "slo.yaml")
+    assert ("cannot be judged again" in out) == bool(summaries)
 
 
 def test_sync_fills_a_store_and_says_what_it_did(home):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.objectives import H100
 
-from tuner.configuration import Configuration, plain_number, pool_of, shape_problem
+from tuner.configuration import Configuration, flag_of, plain_number, pool_of, shape_problem, side_of
 from tuner.errors import InputError
 from tuner.slo import Cluster
 
@@ -77,6 +77,17 @@ def test_pools_are_found_by_name():
         ("replicas", 2, True),
         ("replicas", 0, False),
         ("mode", "aggregated", True),
+        ("mode", "disaggregated", True),
+        ("prefill_replicas", 0, False),
+        ("decode_replicas", 3, True),
+        ("kv_transfer", "nixl", True),
+        ("kv_transfer", "lmcache", False),
+        ("kv_store", "cpu_offload", True),
+        ("kv_store_ram_gib", -1, False),
+        ("kv_store_ram_gib", 0.5, True),
+        ("kv_store_ssd_gib", True, False),
+        ("network_gbit", 0, True),
+        ("prefill_pool", 1, False),
         ("mode", "disagregated", False),
         ("router_policy", "cache_aware", True),
         ("router_policy", 1, False),
@@ -94,3 +105,72 @@ def test_shape_knobs_have_closed_values(name, value, fine):
 def test_plain_numbers_are_stable(value):
     """Taking the noise off twice changes nothing more."""
     assert plain_number(plain_number(value)) == plain_number(value)
+
+
+SPLIT = {
+    "mode": "disaggregated",
+    "prefill_replicas": 2,
+    "prefill_tensor_parallel_size": 4,
+    "decode_replicas": 3,
+    "max_num_seqs": 64,
+    "decode_max_num_seqs": 256,
+    "block_size": 32,
+    "decode_pool": "small",
+    "pool": "big",
+}
+
+
+def test_sides_have_engines_flags_and_pools_of_their_own():
+    """A flag without a prefix goes to both sides; one with a prefix wins on its side; units are summed."""
+    prefill, decode = Configuration(SPLIT).roles
+    assert (prefill.name, prefill.replicas, prefill.units_each, prefill.pool) == ("prefill", 2, 4, "big")
+    assert prefill.flags == {"block_size": 32, "max_num_seqs": 64, "tensor_parallel_size": 4}
+    assert (decode.name, decode.replicas, decode.units_each, decode.pool) == ("decode", 3, 1, "small")
+    assert decode.flags == {"block_size": 32, "max_num_seqs": 256}
+    assert Configuration(SPLIT).units == 11
+    assert (Configuration(SPLIT).kv_transfer, Configuration({}).kv_transfer) == ("nixl", None)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "idle"),
+    [
+        ({}, {"mode": "aggregated"}),
+        (
+            {"replicas": 2},
+            {"prefill_replicas": 3, "decode_max_num_seqs": 8, "kv_transfer": "nixl", "prefill_pool": "a"},
+        ),
+        ({}, {"kv_store": "none", "kv_store_ram_gib": 64, "kv_store_ssd_gib": 1}),
+        (SPLIT, {"replicas": 7}),
+        ({**SPLIT, "prefill_max_num_seqs": 8}, {"max_num_seqs": 9}),
+    ],
+    ids=["default-mode", "no-sides", "no-store", "replicas-of-a-split", "both-sides-say-otherwise"],
+)
+def test_key_ignores_what_has_no_meaning(knobs, idle):
+    """Two points that differ in idle knobs alone are one point, measured once."""
+    one, other = Configuration({**idle, **knobs}), Configuration({**knobs, **idle})
+    without = Configuration({name: value for name, value in knobs.items() if name not in idle})
+    assert one.key == other.key == without.key
+    assert one.roles == without.roles
+
+
+def test_key_tells_apart_what_has_a_meaning():
+    """Every knob of a split deployment with a store is part of its key."""
+    whole = {**SPLIT, "kv_transfer": "mooncake", "kv_store": "mooncake", "kv_store_ram_gib": 4}
+    keys = {Configuration({key: value for key, value in whole.items() if key != name}).key for name in whole}
+    assert len(keys | {Configuration(whole).key}) == len(whole) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "flag"),
+    [
+        ("prefill_max_num_seqs", "prefill", "max_num_seqs"),
+        ("decode_block_size", "decode", "block_size"),
+        ("max_num_seqs", None, "max_num_seqs"),
+        ("prefill_context_parallel_size", None, "prefill_context_parallel_size"),
+        ("prefill_replicas", None, None),
+        ("prefill_", None, "prefill_"),
+    ],
+)
+def test_a_prefix_names_a_side_unless_the_engine_has_such_a_flag(name, side, flag):
+    """The engine's own flags that begin with prefill_ or decode_ stay what they are."""
+    assert (side_of(name), flag_of(name)) == (side, flag)

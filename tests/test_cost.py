@@ -113,6 +113,66 @@ def test_a_store_and_the_network_are_paid_for():
     assert found.total == pytest.approx(5.424)
 
 
+def test_split_with_a_store_by_hand():
+    """2 prefill × tp2 + 3 decode × tp1 at 3.00, 100 GiB of RAM at 0.004, 50 Gbit at 0.01: 21.00 + 0.40 + 0.50."""
+    knobs = {
+        "mode": "disaggregated",
+        "prefill_replicas": 2,
+        "prefill_tensor_parallel_size": 2,
+        "decode_replicas": 3,
+        "kv_store": "mooncake",
+        "kv_store_ram_gib": 100,
+        "network_gbit": 50,
+    }
+    found = cost.cost_per_hour(Configuration(knobs), objective())
+    assert (found.gpu, found.store_ram, found.network) == pytest.approx((21.0, 0.4, 0.5))
+    assert [(part.role, part.units, part.per_hour) for part in found.roles] == [
+        ("prefill", 4, 12.0),
+        ("decode", 3, 9.0),
+    ]
+    assert found.total == pytest.approx(21.9)
+    assert cost.per_1k_good_requests(found.total, 2.0) == pytest.approx(3.0417, abs=5e-5)
+
+
+def test_sides_on_pools_of_their_own_by_hand():
+    """Prefill tp4 × 1 at 4.00 and decode tp1 × 4 at 1.00 are 16.00 + 4.00; SSD 500 GiB at 0.0002 is 0.10 more."""
+    knobs = {
+        "mode": "disaggregated",
+        "prefill_tensor_parallel_size": 4,
+        "prefill_pool": "big",
+        "decode_replicas": 4,
+        "decode_pool": "small",
+        "kv_store": "mooncake",
+        "kv_store_ram_gib": 0.0,
+        "kv_store_ssd_gib": 500,
+    }
+    goal = replace(objective(), cluster=Cluster((pool("big", 4.0), pool("small", 1.0)), 16))
+    found = cost.cost_per_hour(Configuration(knobs), goal)
+    assert [part.per_hour for part in found.pools] == [16.0, 4.0]
+    assert (found.units, found.total) == (8, pytest.approx(20.1))
+
+
+def test_whole_servers_of_a_split_by_hand():
+    """1 prefill tp4 and 3 decode tp2 on servers of 8: first-fit takes 2 servers, 16 × 3.00 = 48.00 for 10 used GPUs."""
+    knobs = {
+        "mode": "disaggregated",
+        "prefill_tensor_parallel_size": 4,
+        "decode_tensor_parallel_size": 2,
+        "decode_replicas": 3,
+    }
+    found = cost.cost_per_hour(Configuration(knobs), objective(Prices("USD", charge="whole_server")))
+    assert (found.units, found.pools[0].charged_units, found.total) == (10, 16, pytest.approx(48.0))
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{"kv_store_ram_gib": 256}, {"kv_store": "none", "kv_store_ram_gib": 256}, {"decode_replicas": 9}],
+)
+def test_what_has_no_meaning_costs_nothing(knobs):
+    """The size of a store that there is not, and engines of a side that there is not, are not held."""
+    assert cost.cost_per_hour(Configuration(knobs), objective()).total == pytest.approx(3.0)
+
+
 @pytest.mark.parametrize(
     ("roles", "charged"),
     [
@@ -142,7 +202,7 @@ def test_a_pool_that_does_not_exist_is_named():
 def test_a_store_size_is_a_number(value):
     """A negative or unreadable size is refused by name."""
     with pytest.raises(InputError, match="kv_store_ram_gib: got"):
-        cost.cost_per_hour(Configuration({"kv_store_ram_gib": value}), objective())
+        cost.cost_per_hour(Configuration({"kv_store": "mooncake", "kv_store_ram_gib": value}), objective())
 
 
 @pytest.mark.parametrize(

@@ -17,19 +17,27 @@ vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="external_kv
 vllm:request_success_total{engine="0",finished_reason="length",model_name="a \\"quoted\\", name"} 7
 vllm:nixl_bytes_transferred_sum{engine="0"} 4096
 vllm:nixl_bytes_transferred_bucket{engine="0",le="1.0"} 1
+vllm:mooncake_store_operation_bytes_total{engine="0",operation="get",status="ok"} 10
+vllm:mooncake_store_operation_bytes_total{engine="0",operation="get",status="failed"} 1
+vllm:mooncake_store_operation_bytes_total{engine="0",operation="put",status="ok"} 100
+vllm:kv_offload_load_time_sum{engine="0",transfer_type="CPU_to_GPU"} 0.5
+vllm:kv_offload_cpu_cache_usage_perc{engine="0"} 0.5
 python_gc_objects_collected_total{generation="0"} 5
 broken line
 """
 
 
 def test_counters_are_kept_by_name_and_split_by_their_label():
-    """Sources are told apart, engines are summed, other programs' metrics and buckets are left out."""
+    """Sources and operations are told apart, engines are summed, other programs' metrics and buckets are left out."""
     assert counters.counters(PAGE) == {
         "prompt_tokens_total": 1000.0,
         "prompt_tokens_by_source_total.local_compute": 700.0,
         "prompt_tokens_by_source_total.external_kv_transfer": 300.0,
         "request_success_total.length": 7.0,
         "nixl_bytes_transferred_sum": 4096.0,
+        "mooncake_store_operation_bytes_total.get": 11.0,
+        "mooncake_store_operation_bytes_total.put": 100.0,
+        "kv_offload_load_time_sum": 0.5,
     }
 
 

@@ -11,6 +11,7 @@ from tuner.configuration import Configuration
 from tuner.errors import InputError
 from tuner.slo import Engine, Trace, Workload
 from tuner.space import Knob, Space
+from tuner.split_rules import AGREED
 from tuner.static_rules import CHECKS, RULES
 
 OBJECTIVES = sorted((Path(__file__).parents[1] / "objectives").glob("*.yaml"))
@@ -52,6 +53,83 @@ def test_each_rule_rejects_what_cannot_work(rule, knobs, settings):
     found = feasibility.violations(Configuration(knobs), objective(**settings), QWEN8)
     assert [each.rule for each in found] == [rule]
     assert found[0].message
+
+
+PD = {"mode": "disaggregated"}
+STORE = {"kv_store": "mooncake", "kv_store_ram_gib": 8}
+SMALL_HOST = {"pools": (replace(H100, host_memory_gib=24.0),)}
+
+
+@pytest.mark.parametrize(
+    ("rule", "knobs", "settings"),
+    [
+        ("max_gpus", {**PD, "prefill_replicas": 5, "decode_replicas": 4}, {"pools": (replace(H100, nodes=2),)}),
+        ("node", {**PD, "tensor_parallel_size": 16}, {"max_gpus": 64, "pools": (replace(H100, nodes=8),)}),
+        ("cluster", {**PD, "prefill_tensor_parallel_size": 8}, {"max_gpus": 64}),
+        ("unknown_pool", {**PD, "decode_pool": "b200"}, {}),
+        ("sides_agree", {**PD, "decode_block_size": 32}, {}),
+        ("sides_agree", {**PD, "prefill_kv_cache_dtype": "fp8", "decode_kv_cache_dtype": "auto"}, {}),
+        ("sides_parallel", {**PD, "prefill_tensor_parallel_size": 2, "decode_pipeline_parallel_size": 2}, {}),
+        ("sides_parallel", {**PD, "kv_transfer": "mooncake", "decode_pipeline_parallel_size": 2}, {}),
+        ("transfer_device", {**PD, "kv_transfer": "mooncake"}, {"pools": (SLOTS,), "max_gpus": 2}),
+        ("store_size", {"kv_store": "lmcache"}, {}),
+        ("store_size", {"kv_store": "lmcache", "kv_store_ram_gib": 1.5}, {}),
+        ("store_size", {"kv_store": "cpu_offload", "kv_store_ram_gib": 8, "kv_store_ssd_gib": 8}, {}),
+        ("store_device", {"kv_store": "cpu_offload", "kv_store_ram_gib": 8}, {"pools": (SLOTS,), "max_gpus": 2}),
+        ("store_memory", {**STORE, "kv_store_ram_gib": 32}, SMALL_HOST),
+        ("store_memory", {"kv_store": "cpu_offload", "kv_store_ram_gib": 32, "replicas": 4}, SMALL_HOST),
+        ("connector", {**STORE, "kv_transfer_config": "{}"}, {}),
+        ("connector", {**PD, "prefill_kv_offloading_size": 8}, {}),
+        ("connector", PD, {"engine": Engine(flags={"kv_transfer_config": "{}"})}),
+        ("memory", {**PD, "prefill_tensor_parallel_size": 2}, {"pools": (L4,)}),
+        ("batch_budget", {**PD, "decode_max_num_batched_tokens": 128, "decode_max_num_seqs": 256}, {}),
+    ],
+)  # fmt: skip
+def test_each_rule_rejects_splits_and_stores_that_cannot_work(rule, knobs, settings):
+    """PD-05, KV-02, RAY-04: what the sides share is checked before launch; a rule of one side names the side."""
+    found = feasibility.violations(Configuration(knobs), objective(**settings), QWEN8)
+    assert {each.rule for each in found} == {rule}
+
+
+def test_a_split_with_different_sides_is_fine():
+    """Tensor parallelism, batch limits and memory may differ; a store of the right size fits."""
+    knobs = {
+        **PD,
+        **STORE,
+        "prefill_tensor_parallel_size": 4,
+        "decode_replicas": 2,
+        "prefill_max_num_batched_tokens": 16384,
+        "decode_max_num_seqs": 64,
+        "decode_gpu_memory_utilization": 0.95,
+    }
+    assert _rules(knobs, **SMALL_HOST) == []
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "fine"),
+    [(4, 1, True), (8, 4, True), (16, 16, True), (16, 8, False), (2, 16, True), (4, 3, False)],
+)
+def test_nixl_needs_unrepeated_heads_where_prefill_is_wider(prefill, decode, fine):
+    """8 KV heads on 16 units are repeated: then decode needs 16 too. Widths that do not divide are refused always."""
+    facts = replace(QWEN8, heads=48, kv_heads=8)
+    knobs = {**PD, "prefill_tensor_parallel_size": prefill, "decode_tensor_parallel_size": decode}
+    found = _rules(knobs, facts, pools=(BIG,), max_gpus=64)
+    assert ("sides_parallel" not in found) is fine
+
+
+@pytest.mark.parametrize("name", AGREED)
+def test_shared_flags_go_to_both_sides_alike(name):
+    """PD-05: without a prefix nothing can disagree."""
+    value = {"block_size": 32, "max_model_len": 4096}.get(name, "auto")
+    assert "sides_agree" not in _rules({**PD, name: value})
+    assert "sides_agree" in _rules({**PD, f"prefill_{name}": value})
+
+
+def test_a_flag_of_the_file_must_not_come_back_with_a_prefix():
+    """CFG-06: engine.flags go to every engine, so a side's own value would be a second one."""
+    goal = objective(engine=Engine(flags={"max_num_seqs": 2}))
+    assert "max_num_seqs" in feasibility.space_problem(Space("s", (Knob("decode_max_num_seqs", "int", high=9),)), goal)
+    assert _rules({**PD, "decode_max_num_seqs": 8}, engine=Engine(flags={"max_num_seqs": 2})) == ["given_twice"]
 
 
 def test_kv_heads_may_be_repeated_but_not_torn():
@@ -157,9 +235,11 @@ def test_an_incumbent_replaces_the_baseline():
         ({"max_num_seq": 64}, "did you mean"),
         ({"utterly_unknown": 64}, "neither"),
         ({"replicas": 0}, "above 0"),
+        ({"mode": "disaggregated", "decode_replicas": 0}, "above 0"),
+        ({"mode": "disaggregated", "decode_max_num_seq": 8}, "did you mean"),
         ({"tensor_parallel_size": 16}, "rule max_gpus"),
     ],
-    ids=["typo", "unknown", "zero", "rule"],
+    ids=["typo", "unknown", "zero", "zero-side", "typo-of-a-side", "rule"],
 )
 def test_a_wrong_incumbent_is_an_input_error(knobs, message):
     """OPT-09: rejected at load."""

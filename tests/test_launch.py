@@ -14,7 +14,7 @@ import pytest
 from support.deployments import SHIM, eventually, level, shim_objective, shims
 
 from tuner.configuration import Configuration
-from tuner.deployment import guardian
+from tuner.deployment import guardian, local
 from tuner.deployment import instance as instance_module
 from tuner.deployment.launch import DiedUnderLoad
 from tuner.deployment.local import LocalLauncher, Unit, Units, units_here, visible_gpus
@@ -240,3 +240,33 @@ def test_units_are_held_by_one_at_a_time():
         units.take({"a": 1}, 0.05)
     units.give_back(held)
     assert units.take({"a": 1}, 1.0) == {"a": [Unit("0")]}
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_memory_of_the_trial_before_is_waited_for(tmp_path, record, monkeypatch, released):
+    """SRV-10: a GPU that stays full after its trial is the infrastructure's failure, not the next configuration's."""
+    used = tmp_path / "used"
+    used.write_text("100")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\ncat {used}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(local, "_MEMORY_LIMIT_S", 2.0)
+    objective = shim_objective({"SHIM_RECORD": str(record)}, pool=Pool("gpus", "gpu", "L4", 1, 1, 1.0))
+    launcher = LocalLauncher(objective, registry=tmp_path / "registry")
+    with launcher.deployment(ONE, tmp_path / "logs"):
+        used.write_text("20000")
+    if released:
+        timer = threading.Timer(0.7, used.write_text, ["100"])
+        timer.start()
+        with launcher.deployment(ONE, tmp_path / "logs"):
+            assert used.read_text() == "100"
+        timer.join()
+        return
+    for _ in range(2):  # the units are free for another attempt
+        with (
+            pytest.raises(InfrastructureFailed, match="node_lost: GPU 0 has 20000 MiB in use"),
+            launcher.deployment(ONE, tmp_path / "logs"),
+        ):
+            pass
+    assert len(list(record.glob("*.json"))) == 1

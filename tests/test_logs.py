@@ -41,6 +41,7 @@ def test_silent_worker_death_is_out_of_memory_where_the_kernel_says_so():
         ("Error: Address already in use (os error 98)", "infrastructure", "port_taken"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "configuration", "out_of_memory"),
         ("ModuleNotFoundError: No module named 'vllm'", "infrastructure", "engine_missing"),
+        ("(Worker pid=9) RuntimeError: NIXL is not available", "infrastructure", "engine_missing"),
         ("ValueError: No available memory for the cache blocks.", "configuration", "out_of_memory"),
         ("KeyError: 'layers.0'", "configuration", "server_died"),
         ("", "configuration", "server_died"),

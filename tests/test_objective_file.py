@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner import objective_file
+from tuner import objective_file, objective_text
 from tuner.errors import FileError, InputError
 from tuner.slo import (
     Arrivals,
@@ -461,6 +461,38 @@ def test_a_refused_secret_is_not_repeated(read):
     with pytest.raises(FileError) as caught:
         read(engine="{env: {OPENAI_API_KEY: sk-canary}}")
     assert "canary" not in str(caught.value)
+
+
+def test_other_connectors_are_for_tests_alone(read, monkeypatch):
+    """SEC-03: a module of connectors is code; the switch of the tests alone lets a file name one, by its name."""
+    monkeypatch.delenv("TUNER_TEST_CONNECTORS", raising=False)
+    with pytest.raises(FileError, match=r"connector_module.*load code"):
+        read(engine="{connector_module: tuner_cpu_connectors}")
+    monkeypatch.setenv("TUNER_TEST_CONNECTORS", "1")
+    found = read(engine="{connector_module: tuner_cpu_connectors}")
+    assert found.engine.connector_module == "tuner_cpu_connectors"
+    assert "connector_module: tuner_cpu_connectors" in objective_text.dump(found)
+    with pytest.raises(FileError, match=r"named like package\.module"):
+        read(engine="{connector_module: ../evil}")
+    with pytest.raises(FileError, match="module_path"):
+        read(engine='{flags: {kv_transfer_config: \'{"kv_connector_module_path":"evil"}\'}}')
+
+
+def test_a_baseline_may_be_split(read):
+    """A flag of one side obeys the rules of that flag."""
+    found = read(baseline="{mode: disaggregated, decode_replicas: 3, decode_max_num_seqs: 64}")
+    assert found.baseline == {"mode": "disaggregated", "decode_replicas": 3, "decode_max_num_seqs": 64}
+    with pytest.raises(FileError, match="may not be set"):
+        read(baseline="{mode: disaggregated, decode_api_key: x}")
+
+
+def test_host_memory_of_a_pool_bounds_stores(read):
+    """It is read as a size, and written back."""
+    found = read(cluster="{gpu: H100-80GB, nodes: 1, gpus_per_node: 4, host_memory: 512 GiB}")
+    assert found.cluster.pools[0].host_memory_gib == 512
+    assert "host_memory: 512" in objective_text.dump(found)
+    with pytest.raises(FileError, match="above 0"):
+        read(cluster="{gpu: H100-80GB, nodes: 1, gpus_per_node: 4, host_memory: 0 GiB}")
 
 
 def test_a_baseline_obeys_the_rules_of_flags(read):

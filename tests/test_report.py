@@ -1,8 +1,11 @@
 import copy
+import dataclasses
 import io
+import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -18,7 +21,7 @@ from support.study_fixture import ended
 from tuner.errors import InputError
 from tuner.ledger import Ledger
 from tuner.records import Record
-from tuner.report import html, summary, terminal, text, words
+from tuner.report import html, rows, summary, terminal, text, words
 from tuner.report.evidence import read
 from tuner.report.levers import levers, not_tried
 from tuner.report.limits import limit_rows, limit_threshold, limit_value
@@ -26,6 +29,7 @@ from tuner.report.plots import Boundary, Curve, tail
 from tuner.report.svg import Axis
 from tuner.report.tails import share_above, survival, tails
 from tuner.result import assemble
+from tuner.slo import Limit
 
 VOID = {"meta"}
 
@@ -265,6 +269,20 @@ class TestLimits:
         short = self.limit(0.98996, name="attainment", threshold=0.99)
         assert (limit_value(short), limit_threshold(short)) == ("98.996 %", "≥ 99 %")
 
+    def test_odd_limits_come_out_as_they_were_written(self, tmp_path):
+        """1234 and 17 ms stand in the result, in the verdicts and on the page, unreplaced by any default (CFG-04)."""
+        limits = (Limit("ttft", "p99", 1.234), Limit("itl", "p99", 0.017))
+        asked = dataclasses.replace(
+            study_fixture.OBJECTIVE, slo=dataclasses.replace(study_fixture.OBJECTIVE.slo, limits=limits)
+        )
+        path = study_fixture.build(tmp_path, status="no_feasible", objective=asked)
+        assert [limit["threshold_s"] for limit in result_of(path)["slo"]["limits"]] == [1.234, 0.017]
+        judged = Ledger.open(path).trial(0).outcome.best.score.limits
+        assert [limit.threshold for limit in judged if limit.name != "attainment"] == [1.234, 0.017]
+        page = html.write(read(path)).read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+        assert "≤ 1,234 ms" in page
+        assert "≤ 17 ms" in page
+
 
 class TestTails:
     def request(self, number, gaps, status="ok"):
@@ -353,13 +371,60 @@ class TestTerminal:
         study = changed(winner, tmp_path / "s", lambda found: found.update(model="[bold]x[/nope]"))
         assert "[bold]x[/nope]" in printed(study)
 
-    def test_a_study_without_a_result_names_the_remedy(self, tmp_path):
-        """It was killed before its end: resume it."""
+    @pytest.mark.parametrize("width", [80, 100, 160])
+    def test_a_trial_takes_few_lines_at_any_width(self, winner, width):
+        """One line of figures, the knobs that differ wrapped below it, and the cause cut to one line."""
+        shown = printed(winner, width)
+        table = shown[shown.index("All trials") :].splitlines()
+        assert max(map(len, table)) <= width
+        trials = [place for place, line in enumerate(table) if re.match(r"\d+ +[a-z]", line)]
+        assert len(trials) == 8
+        lengths = [after - place for place, after in itertools.pairwise([*trials, len(table)])]
+        assert max(lengths) <= 5
+        assert all(line.startswith("       ") for place in trials for line in table[place + 1 : place + 2])
+        assert len([line for line in table if line.strip().startswith("out_of_memory: torch.OutOfMemory")]) == 1
+
+    def test_what_all_trials_share_is_said_once(self, winner):
+        """A knob with one value everywhere distinguishes nothing."""
+        evidence = read(winner)
+        same = rows.shared(evidence.outcomes)
+        table = printed(winner).partition("All trials")[2]
+        assert all(table.count(f"{name}=") == 1 for name in same)
+        assert rows.shared(evidence.outcomes[:1]) == {}
+
+    def test_names_of_levers_are_not_broken_at_80_columns(self, winner):
+        """A knob's name can be searched for and copied."""
+        assert re.search(r"^gpu_memory_utilization\b", printed(winner, 80), re.MULTILINE)
+
+    def test_a_study_without_a_finished_trial_names_the_remedy(self, tmp_path):
+        """It was killed before its first trial ended: resume it."""
         ledger = Ledger.create(
             tmp_path, "s", objective_yaml="", fingerprints={}, seed=1, source="live", versions={}
         )  # fmt: skip
-        with pytest.raises(InputError, match=r"no result\.json yet; `tuner optimize --study s`"):
+        with pytest.raises(InputError, match=r"no result\.json yet.* `tuner optimize --study s`"):
             terminal.render(ledger.path, Console(file=io.StringIO()))
+
+    def test_a_killed_study_is_reported_as_far_as_it_came(self, winner, tmp_path):
+        """No result was written: the outcomes are those of an interrupted study, and nothing is written now either."""
+        study = changed(winner, tmp_path / "s", lambda found: None)
+        (study / "result.json").unlink()
+        shutil.copytree(winner / "trials", study / "trials", dirs_exist_ok=True)
+        (study / "objective.yaml").write_text(Path("objectives/chat.yaml").read_text())
+        evidence = read(study)
+        assert evidence.result["status"] == "interrupted"
+        assert "8 trials: 4 feasible" in printed(study)
+        assert "Interrupted. Best so far: trial" in Page(html.write(study).read_text()).text
+        assert not (study / "result.json").exists()
+
+    def test_records_are_read_once_for_page_and_terminal(self, runs):
+        """The page is written from the same evidence: records that vanish afterwards are not missed."""
+        study = study_fixture.build(runs, name="once", n=120, verify_n=120)
+        evidence = read(study)
+        html.write(evidence)
+        for path in (study / "trials").glob("*/levels/*/records.jsonl.zst"):
+            path.unlink()
+        assert evidence.measured["winner"][1] is not None
+        terminal.render(evidence, Console(file=io.StringIO()))
 
 
 class TestSummary:

@@ -8,7 +8,7 @@ from support.study_fixture import OBJECTIVE, ended, searched
 
 from tuner.outcome import Outcome
 from tuner.result import Gain, Rung, Verified, assemble, counts, standings
-from tuner.slo import Arrivals
+from tuner.slo import Arrivals, Prompts
 
 WINNER_KEYS = {
     "trial", "configuration", "gpus", "cost_per_hour", "cost_per_1k_good_requests", "cost_per_1m_good_output_tokens",
@@ -167,6 +167,35 @@ class TestWarnings:
         found = assemble(OBJECTIVE, "s", [feasible(0)], {}, None, "no_gain", SPENT, "simulated", {})
         assert found["source"] == "simulated"
         assert found["warnings"][0].startswith("simulated")
+
+    @pytest.mark.parametrize(
+        ("ratio", "value", "said"),
+        [
+            ("delivered_input_ratio", 2.0, "trial 1: not comparable: prompts had 200% of the tokens"),
+            ("delivered_output_ratio", 0.9, "trial 1: not comparable: answers had 90% of the tokens"),
+            ("delivered_input_ratio", 1.05, None),
+            ("delivered_output_ratio", 0.95, None),
+            ("delivered_output_ratio", None, None),
+        ],
+    )
+    def test_other_lengths_than_asked_make_a_trial_incomparable(self, ratio, value, said):
+        """More than 5 % off is said with the trial's number, and the ratio stands in the file (CFG-10, MET-12)."""
+        plain, odd = feasible(0), feasible(1)
+        level = dataclasses.replace(odd.best, score=dataclasses.replace(odd.best.score, **{ratio: value}))
+        found = strict(assembled([plain, dataclasses.replace(odd, best=level)], status="no_gain"))
+        assert found["candidate"][ratio] == value
+        warnings = [warning for warning in found["warnings"] if "not comparable" in warning]
+        assert [warning.startswith(said) for warning in warnings] == ([] if said is None else [True])
+
+    def test_answers_of_own_prompts_end_where_the_model_ends_them(self):
+        """A file of prompts asks for at most so many tokens: fewer are no fault (MET-12)."""
+        odd = feasible(0)
+        level = dataclasses.replace(odd.best, score=dataclasses.replace(odd.best.score, delivered_output_ratio=0.3))
+        source = Prompts("prompts.jsonl", 24)
+        asked = dataclasses.replace(OBJECTIVE, workload=dataclasses.replace(OBJECTIVE.workload, source=source))
+        outcomes = [dataclasses.replace(odd, best=level)]
+        found = assemble(asked, "s", outcomes, {}, None, "no_gain", SPENT, "live", {})
+        assert not any("not comparable" in warning for warning in found["warnings"])
 
 
 class TestNothingFeasible:

@@ -1,14 +1,19 @@
 """Ask, measure, tell: budgets, resume, duplicates, pruning, and what the study ends with."""
 
 import dataclasses
+import errno
 import sqlite3
 
 import pytest
+from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
 from support.bench import SPACE, Bench
-from support.scripted import ScriptedLauncher
+from support.scripted import ScriptedDeployment, ScriptedLauncher
 
+from tuner import recordfile, trialfiles
 from tuner.configuration import Configuration
 from tuner.errors import ConfigurationFailed, InfrastructureFailed, Interrupted, StudyFailed
+from tuner.runfiles import writing
 from tuner.slo import Budget, Load, Verification
 
 
@@ -267,3 +272,54 @@ def test_verified_claims_are_below_the_broken_load(bench):
 def test_space_is_what_the_test_thinks():
     """Twelve points."""
     assert SPACE.size() == 12
+
+
+def test_a_configuration_that_dies_under_load_has_no_score(bench):
+    """SRV-09: the load at which the server died is not judged; what was measured before stays in the ledger."""
+    drive = ScriptedDeployment.drive
+
+    def dies_at_3(self, plan):
+        if "max_num_seqs" in self.configuration.knobs and plan.rate_rps > 3:
+            raise ConfigurationFailed("server_died", "killed by signal 9")
+        return drive(self, plan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptedDeployment, "drive", dies_at_3)
+        bench.objective = budgeted(bench.objective, trials=3)
+        result = bench.go()
+    assert result["counts"]["config_failed"] == 2
+    failed = [entry.outcome for entry in bench.ledger().trials() if entry.number > 0]
+    assert {(outcome.reason, outcome.best, outcome.capacity) for outcome in failed} == {("server_died", None, None)}
+    assert result["winner"] is None
+    assert len(bench.launcher.entered) == len({*bench.launcher.entered[:3]}) + result["baseline"]["repeats"]
+    assert bench.launcher.open == 0
+
+
+@pytest.mark.parametrize("when", ["records of a level", "outcome of a trial", "database of Optuna"])
+def test_a_full_disk_ends_the_study_with_nothing_left_running(bench, when, monkeypatch):
+    """RES-05: one message that names the file; no deployment stays, nothing is called a success, and it can go on."""
+    writes = {
+        "records of a level": (recordfile, "write"),
+        "outcome of a trial": (trialfiles, "finish"),
+        "database of Optuna": (RDBStorage, "set_trial_state_values"),
+    }
+    module, name = writes[when]
+    real, calls = getattr(module, name), []
+
+    def full(*arguments, **named):
+        calls.append(name)
+        if len(calls) < 2:
+            return real(*arguments, **named)
+        if module is RDBStorage:
+            raise StorageInternalError("The storage failed.") from OSError(errno.ENOSPC, "No space left on device")
+        with writing(bench.runs / "s"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    bench.objective = budgeted(bench.objective, trials=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, full)
+        with pytest.raises(StudyFailed, match=r"No space left on device.*start the same command again to resume"):
+            bench.go()
+    assert bench.launcher.open == 0
+    assert bench.ledger().read_json("result.json")["status"] == "failed"
+    assert bench.go()["counts"]["started"] == 4

@@ -180,7 +180,9 @@ def test_a_trace_stretched_in_time_at_a_fixed_rate_slows_down():
     )
     assert plain.arrival_s is not None
     assert slow.arrival_s is not None
-    assert slow.arrival_s[:20] == pytest.approx(2 * plain.arrival_s[:20])
+    both = min(len(slow.arrival_s), len(plain.arrival_s))
+    assert both >= 5
+    assert slow.arrival_s[:both] == pytest.approx(2 * plain.arrival_s[:both])
 
 
 def test_a_closed_loop_has_lengths_and_no_schedule():

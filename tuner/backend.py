@@ -1,9 +1,10 @@
 """Which kind of deployment a study uses: live through Ray, live on this machine, or simulated."""
 
-import shutil
+import os
 from pathlib import Path
 
 from tuner.deployment import Launcher
+from tuner.deployment.local import visible_gpus
 from tuner.simulator.calibrated import Calibration
 from tuner.slo import Objective
 
@@ -12,7 +13,7 @@ def resolve(wanted: str) -> str:
     """`auto` is Ray where this machine has GPUs, else the simulated cluster."""
     if wanted != "auto":
         return wanted
-    return "ray" if shutil.which("nvidia-smi") is not None else "simulated"
+    return "ray" if visible_gpus(os.environ) else "simulated"
 
 
 def launcher_for(

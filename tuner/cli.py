@@ -1,5 +1,6 @@
 """The command line: parse, call one function, print, exit code. Each command imports what is heavy for itself."""
 
+import gc
 import json
 import os
 import signal
@@ -121,7 +122,7 @@ def optimize(
     """Search for the cheapest deployment that keeps the SLO."""
     from tuner.optimize import Request
     from tuner.optimize import optimize as run
-    from tuner.report import html, terminal
+    from tuner.report import evidence, html, terminal
     from tuner.units import parse_budget
 
     request = Request(
@@ -140,11 +141,12 @@ def optimize(
     )
     with _progress() as listen:
         path, result = run(request, listen)
-    page = html.write(path)
+    found = evidence.read(path)
+    page = html.write(found)
     if as_json:
         typer.echo(_dump(result))
     else:
-        terminal.render(path, _console(stderr=False))
+        terminal.render(found, _console(stderr=False))
         typer.echo(f"report: {page}")
     raise typer.Exit(STATUS_CODES[str(result["status"])])
 
@@ -184,14 +186,14 @@ def measure(
 def report(study: StudyName, *, runs: Runs = RUNS, as_json: Json = False) -> None:
     """Show what a study found, and write its report.html."""
     from tuner.ledger import Ledger
-    from tuner.report import html, terminal
+    from tuner.report import evidence, html, terminal
 
-    ledger = Ledger.find(runs, study)
-    page = html.write(ledger.path)
+    found = evidence.read(Ledger.find(runs, study).path)
+    page = html.write(found)
     if as_json:
-        typer.echo(_dump(ledger.read_json("result.json")))
+        typer.echo(_dump(dict(found.result)))
     else:
-        terminal.render(ledger.path, _console(stderr=False))
+        terminal.render(found, _console(stderr=False))
         typer.echo(f"report: {page}")
 
 
@@ -259,6 +261,7 @@ def ui(
 def main() -> NoReturn:
     """Run a command; the one place where an exception becomes an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    gc.set_threshold(100_000, 50, 100)  # a level makes millions of pairs (time, tokens), which no cycle can hold
     try:
         app(standalone_mode=True)
     except InputError as error:

@@ -9,7 +9,7 @@ from tuner.slo import Cluster, Pool, Prices
 from tuner.units import MONTH_H, parse_bandwidth, parse_money_per_hour, parse_size_gib
 from tuner.yamlfile import Node, near
 
-_POOL_KEYS = ("name", "gpu", "cpu", "cores", "nodes", "per_node", "memory", "price")
+_POOL_KEYS = ("name", "gpu", "cpu", "cores", "nodes", "per_node", "memory", "host_memory", "price")
 _CLUSTER_KEYS = ("pools", "max_gpus", "interconnect", "bind")
 #: Keys of each block, by its dotted path. A cluster of one pool may be written without `pools`.
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -159,6 +159,9 @@ def _pool(node: Node, members: Mapping[str, Node], unit_prices: _UnitPrices) -> 
     memory = members["memory"].convert(parse_size_gib) if "memory" in members else None
     if memory == 0:
         members["memory"].fail("got 0: must be above 0; remove the key where the type of GPU tells it")
+    host_memory = members["host_memory"].convert(parse_size_gib) if "host_memory" in members else None
+    if host_memory == 0:
+        members["host_memory"].fail("got 0: must be above 0; remove the key where it is unknown")
     return Pool(
         name,
         unit,
@@ -168,6 +171,7 @@ def _pool(node: Node, members: Mapping[str, Node], unit_prices: _UnitPrices) -> 
         price_per_hour=_pool_price(node, members, unit_prices, unit, device),
         cores=counts["cores"],
         memory_gib=memory,
+        host_memory_gib=host_memory,
     )
 
 

@@ -45,6 +45,18 @@ def value(objective: Objective, outcome: Outcome) -> float | None:
     return weight(objective, outcome.configuration) / goodput if goodput > 0 else None
 
 
+def figure(objective: Objective, found: float) -> str:
+    """A `value` for people: `0.0708 USD per 1,000 good requests`, or the goodput that it is the inverse of."""
+    match objective.objective:
+        case "cost_per_goodput":
+            return f"{found:.3g} {objective.prices.currency} per 1,000 good requests"
+        case "goodput_per_gpu":
+            cpu = all(pool.unit == "cpu" for pool in objective.cluster.pools)
+            return f"{1 / found:.3g} good requests/s per {'CPU slot' if cpu else 'GPU'}"
+        case _:
+            return f"{1 / found:.3g} good requests/s"
+
+
 def best(objective: Objective, outcomes: Sequence[Outcome]) -> Outcome | None:
     """The feasible trial with the lowest value; ties go to the larger margin, then to the earlier trial."""
     return next(iter(ranked(objective, outcomes)), None)

@@ -8,18 +8,51 @@ from functools import cached_property
 from typing import Literal
 
 from tuner.errors import InputError
+from tuner.flags import known
 from tuner.slo import Cluster, Pool, Scalar
 
 RoleName = Literal["engine", "prefill", "decode"]
+Side = Literal["prefill", "decode"]
 
-#: How engines share the work of a request.
-MODES = ("aggregated",)
+#: How engines share the work of a request: each does all of it, or some fill the KV cache and others go on from there.
+MODES = ("aggregated", "disaggregated")
+SIDES: tuple[Side, ...] = ("prefill", "decode")
 #: Policies of `vllm-router` that need nothing beside the workers.
 ROUTER_POLICIES = ("round_robin", "random", "power_of_two", "cache_aware")
-#: Knobs that shape the deployment; every other knob is a flag of `vllm serve` under the same name.
-SHAPE_KNOBS = ("mode", "replicas", "pool", "router_policy", "kv_store", "kv_transfer")
+#: How the KV cache gets from prefill to decode; the first one is the default.
+KV_TRANSFERS = ("nixl", "mooncake")
+#: Where KV blocks go when an engine's own cache has no room: nowhere, host memory of the engine, or a server.
+KV_STORES = ("none", "cpu_offload", "lmcache", "mooncake")
+#: What a deployment holds of a store, over all nodes together, and the network bandwidth that it reserves.
+AMOUNT_KNOBS = ("kv_store_ram_gib", "kv_store_ssd_gib", "network_gbit")
+#: Knobs that shape the deployment; every other knob is a flag of `vllm serve` under the same name, with `prefill_` or
+#: `decode_` before it for one side alone.
+SHAPE_KNOBS = (
+    "mode",
+    "replicas",
+    "pool",
+    "router_policy",
+    "kv_store",
+    "kv_transfer",
+    "prefill_replicas",
+    "decode_replicas",
+    "prefill_pool",
+    "decode_pool",
+    *AMOUNT_KNOBS,
+)
 #: Flags whose product is the units that one replica holds. They go to the engine as flags too.
 PARALLEL_KNOBS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+#: Shape knobs that count engines.
+COUNT_KNOBS = ("replicas", "prefill_replicas", "decode_replicas")
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "mode": MODES,
+    "router_policy": ROUTER_POLICIES,
+    "kv_transfer": KV_TRANSFERS,
+    "kv_store": KV_STORES,
+}
+_STORE_SIZES = ("kv_store_ram_gib", "kv_store_ssd_gib")
+_POOL_KNOBS = ("pool", "prefill_pool", "decode_pool")
 
 
 @dataclass(frozen=True)
@@ -42,17 +75,34 @@ class Configuration:
     """
     Knobs by name. An absent knob, or one that is None, leaves the engine's default; False is a value of its own.
 
-    Equal keys mean equal commands: two configurations are the same if and only if their keys are. A composite value
-    of a flag stands here as its compact JSON text.
+    In a disaggregated deployment a flag without a prefix goes to both sides, `prefill_<flag>` and `decode_<flag>` to
+    one, where they win. Equal keys mean equal commands. A composite value of a flag stands here as its compact JSON
+    text.
     """
 
     knobs: Mapping[str, Scalar]
 
     @cached_property
+    def effective(self) -> Mapping[str, Scalar]:
+        """
+        The knobs that mean something beside the others, by name; None and the defaults of `mode` and `kv_store` left
+        out, floats as they are rendered (1.0 is 1).
+        """
+        given = {name: plain_number(value) for name, value in sorted(self.knobs.items()) if value is not None}
+        idle = set() if self.mode == "disaggregated" else {name for name in given if _of_a_split(name)}
+        if self.mode == "disaggregated":
+            idle |= {"replicas"}
+            idle |= {name for name in given if all(f"{side}_{name}" in given for side in SIDES)}
+        if self.kv_store == "none":
+            idle |= {"kv_store", *_STORE_SIZES}
+        if self.mode == "aggregated":
+            idle |= {"mode"}
+        return {name: value for name, value in given.items() if name not in idle}
+
+    @cached_property
     def key(self) -> str:
-        """Canonical compact JSON, names sorted, None left out, floats as they are rendered (1.0 is 1)."""
-        known = {name: plain_number(value) for name, value in sorted(self.knobs.items()) if value is not None}
-        return json.dumps(known, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        """Canonical compact JSON of the effective knobs, names sorted."""
+        return json.dumps(dict(self.effective), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @property
     def mode(self) -> str:
@@ -63,23 +113,37 @@ class Configuration:
         """How the router spreads requests over replicas; of no meaning with one replica."""
         return str(self._knob("router_policy", "round_robin"))
 
+    @property
+    def kv_store(self) -> str:
+        """One of `KV_STORES`."""
+        return str(self._knob("kv_store", "none"))
+
+    @property
+    def kv_transfer(self) -> str | None:
+        """One of `KV_TRANSFERS`; None where nothing is transferred."""
+        return str(self._knob("kv_transfer", KV_TRANSFERS[0])) if self.mode == "disaggregated" else None
+
     @cached_property
     def roles(self) -> tuple[Role, ...]:
         """
-        The engines, by role. Aggregated deployments have the one role `engine`.
+        The engines, by role: `engine` alone, or `prefill` and `decode` in this order.
 
         Raises:
             InputError: A count is no whole number above 0.
         """
-        units_each = math.prod(self._count(name) for name in PARALLEL_KNOBS)
-        flags = {name: value for name, value in self.knobs.items() if name not in SHAPE_KNOBS}
-        pool = self.knobs.get("pool")
-        return (Role("engine", self._count("replicas"), units_each, flags, None if pool is None else str(pool)),)
+        if self.mode != "disaggregated":
+            return (self._role("engine", "replicas", self.effective, "pool"),)
+        return tuple(self._side(side) for side in SIDES)
 
     @property
     def units(self) -> int:
         """GPUs (or CPU slots) of all roles."""
         return sum(role.units for role in self.roles)
+
+    @property
+    def storing_role(self) -> RoleName:
+        """The role whose engines read and write the store: the one that fills KV caches."""
+        return self.roles[0].name
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -87,15 +151,46 @@ class Configuration:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Configuration) and other.key == self.key
 
+    def _side(self, side: Side) -> Role:
+        knobs = self.effective
+        own = {name.removeprefix(f"{side}_"): value for name, value in knobs.items() if side_of(name) == side}
+        pool = f"{side}_pool" if knobs.get(f"{side}_pool") is not None else "pool"
+        return self._role(side, f"{side}_replicas", {**knobs, **own}, pool)
+
+    def _role(self, name: RoleName, replicas: str, knobs: Mapping[str, Scalar], pool: str) -> Role:
+        units_each = math.prod(_count(parallel, knobs.get(parallel)) for parallel in PARALLEL_KNOBS)
+        flags = {each: value for each, value in knobs.items() if each not in SHAPE_KNOBS and side_of(each) is None}
+        where = knobs.get(pool)
+        return Role(
+            name,
+            _count(replicas, knobs.get(replicas)),
+            units_each,
+            flags,
+            None if where is None else str(where),
+        )
+
     def _knob(self, name: str, default: Scalar) -> Scalar:
         value = self.knobs.get(name)
         return default if value is None else value
 
-    def _count(self, name: str) -> int:
-        value = plain_number(self._knob(name, 1))
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"configuration: {name}: got {value!r}: a whole number above 0 is needed")
-        return value
+
+def side_of(name: str) -> Side | None:
+    """
+    The side that a knob's flag is for: `prefill_max_num_seqs` is for prefill; None for both, and for shape knobs.
+
+    A flag of the engine's own that begins so, such as `prefill_context_parallel_size`, is for both.
+    """
+    if name in SHAPE_KNOBS or name in known():
+        return None
+    return next((side for side in SIDES if name.startswith(f"{side}_") and name != f"{side}_"), None)
+
+
+def flag_of(name: str) -> str | None:
+    """The flag of `vllm serve` that a knob sets: without its side; None for knobs that shape the deployment."""
+    if name in SHAPE_KNOBS:
+        return None
+    side = side_of(name)
+    return name if side is None else name.removeprefix(f"{side}_")
 
 
 def pool_of(role: Role, cluster: Cluster) -> Pool:
@@ -126,13 +221,28 @@ def shape_problem(name: str, value: Scalar) -> str | None:
     """Why this shape knob cannot have this value, with the remedy; None = it can. None as value = the default."""
     if value is None:
         return None
-    if name == "replicas":
+    if name in COUNT_KNOBS:
         plain = plain_number(value)
         whole = isinstance(plain, int) and not isinstance(plain, bool) and plain >= 1
         return None if whole else f"got {value!r}: a whole number above 0 is needed"
-    if name == "pool":
+    if name in _POOL_KNOBS:
         return None if isinstance(value, str) else f"got {value!r}: the name of a pool of the cluster is needed"
-    options = {"mode": MODES, "router_policy": ROUTER_POLICIES}.get(name, ())
+    if name in AMOUNT_KNOBS:
+        fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+        return None if fine else f"got {value!r}: a number of at least 0 is needed"
+    options = _CHOICES.get(name, ())
     if value in options:
         return None
     return f"got {value!r}: possible here: {', '.join(options) or 'nothing but null'}"
+
+
+def _of_a_split(name: str) -> bool:
+    """Without a meaning where every engine does all of the work."""
+    return name == "kv_transfer" or (name.startswith(tuple(f"{side}_" for side in SIDES)) and name not in known())
+
+
+def _count(name: str, value: Scalar) -> int:
+    plain = plain_number(1 if value is None else value)
+    if isinstance(plain, bool) or not isinstance(plain, int) or plain < 1:
+        raise InputError(f"configuration: {name}: got {plain!r}: a whole number above 0 is needed")
+    return plain

@@ -177,7 +177,7 @@ def _nodes(roles: Iterable[Role], pool: Pool) -> int:
 
 
 def _amount(configuration: Configuration, knob: str) -> float:
-    value = configuration.knobs.get(knob)
+    value = configuration.effective.get(knob)
     if value is None:
         return 0.0
     if isinstance(value, (bool, str)) or not 0 <= value < math.inf:

@@ -35,6 +35,8 @@ def describe(objective: Objective, standing: Standing) -> dict[str, object]:
         "tails": _tails(objective, score),
         "n": None if score is None else score.n,
         "failed": {} if score is None else dict(score.failed),
+        "delivered_input_ratio": None if score is None else score.delivered_input_ratio,
+        "delivered_output_ratio": None if score is None else score.delivered_output_ratio,
         "margins": _margins(standing),
         "limits": [] if score is None else [asdict(limit) for limit in score.limits],
         "levels": [level.number for level in levels],

@@ -1,19 +1,23 @@
 """The blocks `engine` and `baseline` of an objective file: what gets started, within `forbidden` and `flags`."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tuner import flags, forbidden
-from tuner.configuration import SHAPE_KNOBS
+from tuner.configuration import flag_of
 from tuner.slo import Engine, Scalar
 from tuner.workload_file import positive_time
 from tuner.yamlfile import Node
 
+#: The switch that lets `engine.connector_module` name a module with other KV connector classes: for tests on CPUs,
+#: where some of the engine's own need help. Nothing else may set it, and no shipped file has such a module.
+CONNECTOR_SWITCH = "TUNER_TEST_CONNECTORS"
 #: Keys of each block, by its dotted path. `env`, `flags` and `baseline` take names of any kind.
 KEYS: Mapping[str, tuple[str, ...]] = {
-    "engine": ("command", "env", "flags", "router", "stores", "start_timeout", "trust_remote_code"),
+    "engine": ("command", "env", "flags", "router", "stores", "start_timeout", "trust_remote_code", "connector_module"),
     "engine.stores": ("lmcache", "mooncake"),
 }
 
@@ -36,12 +40,31 @@ def engine(node: Node, base: Path) -> Engine:
         found["start_timeout_s"] = positive_time(members["start_timeout"])
     if "trust_remote_code" in members:
         found["trust_remote_code"] = members["trust_remote_code"].boolean()
+    if "connector_module" in members:
+        found["connector_module"] = _connector_module(members["connector_module"])
     return Engine(**found)
 
 
 def baseline(node: Node) -> Mapping[str, Scalar]:
     """Knobs of the incumbent."""
-    return {name: member.scalar() if name in SHAPE_KNOBS else _flag(name, member) for name, member in node.items()}
+    return {name: _knob(name, member) for name, member in node.items()}
+
+
+def _knob(name: str, node: Node) -> Scalar:
+    flag = flag_of(name)
+    return node.scalar() if flag is None else _flag(flag, node)
+
+
+def _connector_module(node: Node) -> str:
+    """Code that engines load: only where the environment says that this is a test."""
+    name = node.text()
+    if os.environ.get(CONNECTOR_SWITCH) != "1":
+        node.fail_key(
+            f"it makes the server load code; tests of machines without a GPU may do that, with {CONNECTOR_SWITCH}=1"
+        )
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", name):
+        node.fail(f"got {node.shown()}: a Python module is named like package.module")
+    return name
 
 
 def _command(node: Node, base: Path) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ class TrialEnded:
     outcome: Outcome
     value: float | None  # of the objective, lower is better; None where there is none
     best: bool  # it is the best so far
+    figure: str = ""  # `value` for people, with its unit
+    unit: str = ""  # of the outcome's capacity: "req/s" or "concurrent"
 
 
 @dataclass(frozen=True)

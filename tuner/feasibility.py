@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from tuner import engine_defaults
 from tuner.configuration import PARALLEL_KNOBS, Configuration, pool_of
 from tuner.errors import InputError
-from tuner.flags import known
 from tuner.model import ModelFacts
 from tuner.slo import Objective, Synthetic, Trace, Workload
-from tuner.space import Space, knob_problem
+from tuner.space import Space, is_knob, knob_problem
+from tuner.split_rules import shared
 from tuner.static_rules import CHECKS, RULES, USUAL_OVERHEAD_GIB, Case, Violation, memory, placement
 
 
@@ -37,10 +37,13 @@ def violations(
         Violation("given_twice", f"{name} is in engine.flags and in the configuration; keep it in one of the two")
         for name in _given_twice(configuration, objective)
     ]
+    found += shared(configuration, objective, placed, facts)
     longest = longest_request(objective.workload) if longest is None else longest
     for role, pool in placed:
         case = Case(role, pool, engine_defaults.resolve(role, pool, objective.engine, facts), facts, longest)
-        found += [Violation(rule, message) for rule, check in CHECKS.items() if (message := check(case)) is not None]
+        broken = ((rule, check(case)) for rule, check in CHECKS.items())
+        side = "" if role.name == "engine" else f"{role.name}: "
+        found += [Violation(rule, side + message) for rule, message in broken if message is not None]
     order = list(RULES)
     return sorted(found, key=lambda violation: order.index(violation.rule))
 
@@ -74,7 +77,7 @@ def space_problem(space: Space, objective: Objective) -> str | None:
     for name in objective.engine.flags:
         if name in PARALLEL_KNOBS:
             return f"{name} in engine.flags would hide units that are held and paid for; set it in the space as a knob"
-        if name in space.by_name:
+        if any(knob.flag == name for knob in space.knobs):
             return f"{name} is in engine.flags and in the space {space.name}; keep it in one of the two"
     return None
 
@@ -117,7 +120,7 @@ def _incumbent(objective: Objective, facts: ModelFacts | None) -> Configuration:
     knobs = dict(objective.baseline or {})
     for name, value in knobs.items():
         shape = knob_problem(name, value)
-        if shape is None and name not in known() and Configuration({name: value}).roles[0].flags:
+        if shape is None and not is_knob(name):
             shape = "neither a knob of the tuner nor a known flag of `vllm serve`"
         if shape is not None:
             raise InputError(f"baseline: {name}: {shape}")

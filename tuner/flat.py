@@ -7,12 +7,16 @@ from tuner.outcome import Outcome
 from tuner.slo import Scalar
 
 COST = "cost_per_1k_good_requests"
+#: Counters of a level that are figures of the trial: what KV transfer and store did, see `deployment.proof.figures`.
+COUNTED = ("kv_transfer_", "store_")
 
 
 def knobs(outcome: Outcome) -> dict[str, Scalar]:
-    """The configuration with its shape spelled out: `mode`, `replicas`, `units` are always there. None is left out."""
-    known = {name: value for name, value in outcome.configuration.knobs.items() if value is not None}
-    shape: dict[str, Scalar] = {"mode": outcome.configuration.mode, "replicas": outcome.configuration.roles[0].replicas}
+    """The configuration with its shape spelled out: `mode`, replicas and `units` are always there. None is left out."""
+    made = outcome.configuration
+    known = {name: value for name, value in made.knobs.items() if value is not None}
+    shape: dict[str, Scalar] = {"mode": made.mode}
+    shape |= {"replicas" if role.name == "engine" else f"{role.name}_replicas": role.replicas for role in made.roles}
     return {**shape, "units": outcome.units, **known}
 
 
@@ -42,6 +46,8 @@ def figures(outcome: Outcome, *, closed: bool = False) -> dict[str, float | None
     score = None if level is None else level.score
     if level is not None and closed:
         found["offered_concurrency"] = level.offered
+    if level is not None:
+        found |= {name: value for name, value in level.counters.items() if name.startswith(COUNTED)}
     if score is not None:
         per_hour = outcome.cost_per_hour if outcome.state == "feasible" else None
         tokens = score.good_output_tokens_per_s

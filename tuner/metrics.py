@@ -210,13 +210,17 @@ def is_good(record: Record, limits: RequestLimits) -> bool:
     """Complete, and within every per-request limit; a metric that does not apply is kept."""
     if not is_complete(record):
         return False
-    pairs = (
-        (ttft_s(record), limits.ttft_s),
-        (tpot_s(record) if limits.tpot_s is not None else None, limits.tpot_s),
-        (e2el_s(record), limits.e2el_s),
-        (chunk_gap_max_s(record) if limits.itl_max_s is not None else None, limits.itl_max_s),
+    return not (
+        _above(ttft_s(record), limits.ttft_s)
+        or _above(e2el_s(record), limits.e2el_s)
+        or (limits.tpot_s is not None and _above(tpot_s(record), limits.tpot_s))
+        or (limits.itl_max_s is not None and _above(chunk_gap_max_s(record), limits.itl_max_s))
     )
-    return all(value <= limit for value, limit in pairs if value is not None and limit is not None)
+
+
+def _above(value_s: float | None, limit_s: float | None) -> bool:
+    """False where the metric does not apply, or nothing limits it."""
+    return value_s is not None and limit_s is not None and value_s > limit_s
 
 
 # Percentiles -----------------------------------------------------------------------------------------------------

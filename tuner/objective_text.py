@@ -161,6 +161,7 @@ def _pool(pool: Pool) -> dict[str, Any]:
         "per_node": pool.per_node,
         "cores": pool.cores if pool.unit == "cpu" else None,
         "memory": _optional(format_size, pool.memory_gib),
+        "host_memory": _optional(format_size, pool.host_memory_gib),
         "price": format_money_per_hour(pool.price_per_hour),
     }
 
@@ -212,6 +213,7 @@ def _engine(engine: Engine) -> dict[str, Any]:
         "stores": {name: list(command) for name, command in engine.stores.items()},
         "start_timeout": format_time(engine.start_timeout_s),
         "trust_remote_code": engine.trust_remote_code,
+        **({"connector_module": engine.connector_module} if engine.connector_module else {}),
     }
 
 

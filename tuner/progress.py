@@ -1,7 +1,9 @@
 """What a person sees while a study runs: one live line on a terminal, plain lines elsewhere. Always on stderr."""
 
+import textwrap
 import threading
 import time
+from typing import Self
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -10,6 +12,8 @@ from tuner.configuration import Configuration
 from tuner.events import BudgetChanged, Event, LevelEnded, LevelStarted, Note, TrialEnded, TrialStarted
 from tuner.outcome import Level
 
+#: Characters of a line about a trial or a level, elapsed time included; notes are shown in full.
+WIDTH = 160
 _MARKS = {True: "kept", False: "broken", None: "invalid"}
 
 
@@ -20,6 +24,7 @@ class Plain:
         self._console = console
         self._begun = time.monotonic()
         self._lock = threading.Lock()
+        self._baseline: Configuration | None = None
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -28,12 +33,16 @@ class Plain:
 
     def show(self, event: Event) -> None:
         """Show an event; the caller holds the lock."""
-        text = describe(event)
+        if isinstance(event, TrialStarted) and event.baseline:
+            self._baseline = event.configuration
+        text = describe(event, self._baseline)
         if text is not None:
-            elapsed = time.monotonic() - self._begun
-            self._console.print(f"[{elapsed:7.1f} s] {text}", markup=False, highlight=False, soft_wrap=True)
+            line = f"[{time.monotonic() - self._begun:7.1f} s] {text}"
+            if not isinstance(event, Note):
+                line = line[:12] + textwrap.shorten(line[12:], WIDTH - 12, placeholder=" …")
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def __enter__(self) -> "Plain":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -68,7 +77,7 @@ class Live(Plain):
             case TrialEnded():
                 self._now.pop(event.outcome.trial, None)
                 if event.best and event.value is not None:
-                    self._best = f"best {event.value:.4g} (trial {event.outcome.trial})"
+                    self._best = f"best {event.figure} (trial {event.outcome.trial})"
                 super().show(event)
             case BudgetChanged(used=used):
                 self._budget = "budget " + ", ".join(f"{name} {share:.0%}" for name, share in used.items())
@@ -79,7 +88,7 @@ class Live(Plain):
         parts = [*self._now.values(), self._best, self._budget]
         self._progress.update(self._row, description=" · ".join(part for part in parts if part))
 
-    def __enter__(self) -> "Live":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
@@ -92,13 +101,20 @@ def listener(console: Console) -> Plain:
     return Live(console) if console.is_terminal else Plain(console)
 
 
-def describe(event: Event) -> str | None:
-    """One line for people, or None where there is nothing to say."""
+def describe(event: Event, baseline: Configuration | None = None) -> str | None:
+    """
+    One line for people, or None where there is nothing to say.
+
+    Args:
+        event: What happened.
+        baseline: Knobs that are as in it are left out; None = all are shown.
+    """
     match event:
         case TrialStarted():
             again = f" (attempt {event.attempt})" if event.attempt > 1 and event.phase == "search" else ""
             what = "verifying " if event.phase == "verify" else ""
-            name = "baseline" if event.baseline else knobs(event.configuration)
+            name = "baseline" if event.baseline or event.configuration == baseline else None
+            name = name or knobs(event.configuration, baseline)
             return f"{what}trial {event.trial}{again}: {name}"
         case LevelEnded():
             return f"trial {event.trial}, level {event.level.number}: {_level(event.level, event.unit)}"
@@ -112,10 +128,29 @@ def describe(event: Event) -> str | None:
             return None
 
 
-def knobs(configuration: Configuration) -> str:
-    """`max_num_seqs=64 tensor_parallel_size=2`; "engine defaults" where nothing is set."""
-    parts = [f"{name}={value}" for name, value in sorted(configuration.knobs.items()) if value is not None]
-    return " ".join(parts) or "engine defaults"
+def knobs(configuration: Configuration, baseline: Configuration | None = None) -> str:
+    """
+    `max_num_seqs=64 tensor_parallel_size=2`; "engine defaults" where nothing is set.
+
+    Beside a baseline only what differs from it, `default` where the baseline alone sets a knob.
+    """
+    before = {} if baseline is None else _set(baseline)
+    mine = _set(configuration)
+    names = sorted(name for name in {*mine, *before} if mine.get(name) != before.get(name))
+    parts = [f"{name}={_shown(mine.get(name))}" for name in names]
+    return " ".join(parts) or ("as the baseline" if before else "engine defaults")
+
+
+def _set(configuration: Configuration) -> dict[str, object]:
+    return {name: value for name, value in configuration.knobs.items() if value is not None}
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "default"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
 
 
 def _level(level: Level, unit: str) -> str:
@@ -125,7 +160,7 @@ def _level(level: Level, unit: str) -> str:
         worst = max(judged.limits, key=lambda limit: limit.margin, default=None)
         text += f", n {judged.n}, good {judged.attainment:.1%}"
         if worst is not None:
-            text += f", {worst.name} {worst.margin:+.0%} of its limit"
+            text += f", {worst.name} {abs(worst.margin):.0%} {'over' if worst.margin > 0 else 'within'} its limit"
     if level.stopped == "slo":
         text += f", stopped early ({level.stop_detail})"
     return text + (f", {level.invalid}" if level.invalid else "")
@@ -135,8 +170,8 @@ def _trial(event: TrialEnded) -> str:
     outcome = event.outcome
     text = f"trial {outcome.trial} {outcome.state}"
     if outcome.capacity is not None:
-        text += f": capacity {outcome.capacity:.3g}"
-    if event.value is not None:
-        text += f", {event.value:.4g} per objective unit" + (", best so far" if event.best else "")
+        text += f": keeps the SLO up to {outcome.capacity:.3g} {event.unit}".rstrip()
+    if event.figure:
+        text += f", {event.figure}" + (", best so far" if event.best else "")
     why = " ".join(part for part in (outcome.reason, outcome.cause) if part)
     return f"{text} ({why})" if why else text

@@ -94,6 +94,6 @@ def mask_uri(uri: str) -> str:
 
     Meant for every message, file and tag in which an address appears.
     """
-    masked = re.sub(r"(?<=://)([^/?#@]*?):[^/?#]*@", r"\1:***@", uri)
+    masked = re.sub(r"(?<=:/)(/?[^/?#@]*?):[^/?#]*@", r"\1:***@", uri)  # also where somebody forgot a slash
     named = r"([?&][^=&#]*(?:pass|pwd|token|secret|key|sig|credential)[^=&#]*=)[^&#]*"
     return re.sub(named, r"\1***", masked, flags=re.IGNORECASE)

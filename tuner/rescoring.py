@@ -11,7 +11,7 @@ from tuner.ledger import Ledger
 from tuner.level import fewest_requests
 from tuner.objective import Score, score
 from tuner.outcome import Level, Outcome
-from tuner.slo import Objective
+from tuner.slo import Objective, Slo
 
 
 def rescore(ledger: Ledger, slo: Path) -> dict[str, object]:
@@ -19,7 +19,8 @@ def rescore(ledger: Ledger, slo: Path) -> dict[str, object]:
     The highest measured load of each trial that keeps the new limits, and what it costs at the new prices.
 
     Loads between and above the measured ones are unknown: each row says up to where its trial was measured, and a trial
-    that keeps everything that was measured may carry more.
+    that keeps everything that was measured may carry more. Where only summaries of the requests were kept, as of most
+    simulated trials, limits on token gaps cannot be judged again: such trials are `unjudged`.
 
     Raises:
         InputError: The file is wrong, or describes another model or workload than the study measured.
@@ -30,9 +31,9 @@ def rescore(ledger: Ledger, slo: Path) -> dict[str, object]:
         raise InputError(
             f"{slo}: model: got {objective.model}: the study measured {before['model']}; it knows no other"
         )
-    rows = [
-        row for row in (_row(ledger, entry.outcome, objective) for entry in ledger.trials() if entry.outcome) if row
-    ]
+    outcomes = [entry.outcome for entry in ledger.trials() if entry.outcome]
+    found = {outcome.trial: _row(ledger, outcome, objective) for outcome in outcomes}
+    rows = [row for row in found.values() if row]
     feasible = sorted((row for row in rows if row["cost"] is not None), key=lambda row: row["cost"])
     return {
         "study": ledger.name,
@@ -41,6 +42,7 @@ def rescore(ledger: Ledger, slo: Path) -> dict[str, object]:
         "best": feasible[0] if feasible else None,
         "trials": rows,
         "unknown": [row["trial"] for row in rows if row["may_carry_more"]],
+        "unjudged": [outcome.trial for outcome in outcomes if outcome.levels and found[outcome.trial] is None],
     }
 
 
@@ -67,17 +69,23 @@ def _row(ledger: Ledger, outcome: Outcome, objective: Objective) -> dict[str, An
 
 
 def _levels(ledger: Ledger, outcome: Outcome, objective: Objective) -> Iterator[tuple[Level, Score]]:
-    """Levels with records in full, judged again; a level that was cut short can only be judged as broken."""
+    """Levels whose records suffice, judged again; a level that was cut short can only be judged as broken."""
     entry = ledger.trial(outcome.trial)
+    full = _needs_chunks(objective.slo)
     for level in entry.levels():
         if level.invalid or level.score is None:
             continue
         try:
-            records = entry.records(level.number)
+            if full:
+                data = entry.level_data(level.number, objective)
+                records, start_s = data.records, data.window_start_s
+            else:
+                records = entry.records(level.number)
+                start_s = min((r.scheduled_s for r in records if r.phase == "measured"), default=0.0)
             found = score(
                 records,
                 objective.slo,
-                window_start_s=min((r.scheduled_s for r in records if r.phase == "measured"), default=0.0),
+                window_start_s=start_s,
                 window_s=level.score.window_s,
                 divide=objective.search.divide_counts,
             )
@@ -85,6 +93,12 @@ def _levels(ledger: Ledger, outcome: Outcome, objective: Objective) -> Iterator[
             continue
         if found.n >= fewest_requests(objective.slo):
             yield level, found
+
+
+def _needs_chunks(slo: Slo) -> bool:
+    """Whether what is promised cannot be judged by the first and the last token of each request alone."""
+    gaps = any(limit.metric in ("itl", "chunk_gap", "tpot") for limit in slo.limits)
+    return gaps or slo.request.tpot_s is not None or slo.request.itl_max_s is not None
 
 
 def text(found: dict[str, object]) -> str:
@@ -101,6 +115,13 @@ def text(found: dict[str, object]) -> str:
                 f"trial {row['trial']:>3}  {row['cost']:.4g} at {row['offered']:.3g} offered, "
                 f"{row['goodput_rps']:.3g} good/s, n {row['n']}{more}"
             )
-    if not rows:
+    unjudged = found["unjudged"]
+    if unjudged:
+        assert isinstance(unjudged, list)  # noqa: S101  (as `rescore` made it)
+        lines.append(
+            f"trials {', '.join(map(str, unjudged))}: only summaries of their requests were kept; "
+            "token gaps cannot be judged again"
+        )
+    elif not rows:
         lines.append("no level of this study was kept with its records")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from typing import Literal
 from tuner.described import closed_loop, describe, finite, row
 from tuner.nearest import no_feasible
 from tuner.outcome import Outcome, State
-from tuner.slo import Objective
+from tuner.slo import Objective, Prompts
 from tuner.standing import (
     Rung,
     Standing,
@@ -43,6 +43,8 @@ Status = Literal["winner", "no_feasible", "no_gain", "interrupted", "failed"]
 SCHEMA = 1
 #: How the percentiles in the file were taken: statistics with a limit agree with the limit's share of violations.
 PERCENTILE_METHOD = {"limited": "nearest_rank", "others": "linear"}
+#: Share by which delivered tokens may deviate from what was asked before a trial counts as not comparable.
+MOST_LENGTH_DEVIATION = 0.05
 _STATES: tuple[State, ...] = ("feasible", "infeasible", "pruned", "rejected", "config_failed", "infra_failed")
 
 
@@ -126,7 +128,7 @@ def assemble(  # noqa: PLR0917  # the contract's order
         "ended_by": ended_by or None,
         "spent": {"gpu_hours": None, "wall_s": None, "requests": None, **spent},
         "no_feasible": no_feasible(objective, ranked) if status == "no_feasible" else None,
-        "warnings": [*_warnings(best, base, source, status), *warnings],
+        "warnings": [*_warnings(best, base, source, status), *_lengths(objective, ranked), *warnings],
         "engine": dict(engine),
         "percentile_method": PERCENTILE_METHOD,
         "divide_counts": objective.search.divide_counts,
@@ -202,3 +204,27 @@ def _warnings(best: Standing | None, base: Outcome | None, source: str, status: 
     if status == "interrupted":
         found.append("the study was interrupted; the same command with the same study name goes on")
     return found
+
+
+def _lengths(objective: Objective, ranked: Sequence[Standing]) -> list[str]:
+    """Trials that are not comparable: prompts or answers had other lengths than were asked for."""
+    scores = {each.outcome.trial: each.score for each in ranked if each.score is not None}
+    told = {trial: score.delivered_input_ratio for trial, score in scores.items()}
+    found = _deviating("prompts", told, "do model, tokenizer and chat template belong together?")
+    if not isinstance(objective.workload.source, Prompts):  # whose answers end where the model ends them
+        told = {trial: score.delivered_output_ratio for trial, score in scores.items()}
+        found += _deviating("answers", told, "the engine did other work than was asked for")
+    return found
+
+
+def _deviating(what: str, ratios: Mapping[int, float | None], meaning: str) -> list[str]:
+    off = {
+        trial: ratio
+        for trial, ratio in sorted(ratios.items())
+        if ratio is not None and abs(ratio - 1) > MOST_LENGTH_DEVIATION + 1e-9
+    }
+    if not off:
+        return []
+    worst = max(off.values(), key=lambda ratio: abs(ratio - 1))
+    trials = f"trial{'s' if len(off) > 1 else ''} {', '.join(map(str, off))}"
+    return [f"{trials}: not comparable: {what} had {worst:.0%} of the tokens that were asked for; {meaning}"]

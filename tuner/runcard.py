@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuner import flat
-from tuner.configuration import PARALLEL_KNOBS, SHAPE_KNOBS, Configuration
+from tuner.configuration import COUNT_KNOBS, PARALLEL_KNOBS, SHAPE_KNOBS, SIDES, Configuration, flag_of, side_of
 from tuner.outcome import Level, Outcome
 from tuner.slo import Scalar
 
@@ -31,6 +31,9 @@ SHORT = {
     "enable_chunked_prefill": "chunk",
     "enable_prefix_caching": "prefix",
     "kv_store": "store",
+    "kv_store_ram_gib": "ram",
+    "kv_store_ssd_gib": "ssd",
+    "kv_transfer": "via",
 }
 #: Written first: the compare page plots the first metric that its runs share.
 FIRST = (flat.COST, "goodput_rps", "attainment")
@@ -83,14 +86,22 @@ def shape(configuration: Configuration) -> str:
 
 def short(configuration: Configuration) -> str:
     """The knobs in a few letters: `tp2x1 mnbt512 seqs128 nochunk`. ASCII."""
-    shown = {name: value for name, value in configuration.knobs.items() if value is not None}
-    for name in (*PARALLEL_KNOBS, *SHAPE_KNOBS[:2]):
+    shown = dict(configuration.effective)
+    for name in (*PARALLEL_KNOBS, *SHAPE_KNOBS[:2], *COUNT_KNOBS):
         shown.pop(name, None)
+    for side in SIDES:
+        for name in PARALLEL_KNOBS:
+            shown.pop(f"{side}_{name}", None)
     ordered = [name for name in SHORT if name in shown] + sorted(name for name in shown if name not in SHORT)
-    words = [
-        _word(SHORT.get(name) or "".join(part[0] for part in name.split("_") if part), shown[name]) for name in ordered
-    ]
+    words = [_word(_abbreviated(name), shown[name]) for name in ordered]
     return " ".join([shape(configuration), *words])
+
+
+def _abbreviated(name: str) -> str:
+    """`seqs` for `max_num_seqs`, `Dseqs` for that of decode."""
+    side, flag = side_of(name), flag_of(name) or name
+    known = SHORT.get(flag) or "".join(part[0] for part in flag.split("_") if part)
+    return known if side is None else side[0].upper() + known
 
 
 def _word(name: str, value: Scalar) -> str:
@@ -127,7 +138,10 @@ def status(outcome: Outcome | None) -> RunStatus:
 def params(configuration: Configuration) -> dict[str, str]:
     """Knobs under the names of their flags, with `mode`, `replicas` and `units` always there."""
     known = {"mode": configuration.mode, "replicas": configuration.roles[0].replicas, "units": configuration.units}
-    known |= {name: value for name, value in configuration.knobs.items() if value is not None}
+    if len(configuration.roles) > 1:
+        del known["replicas"]
+        known |= {f"{role.name}_replicas": role.replicas for role in configuration.roles}
+    known |= {name: value for name, value in configuration.effective.items() if value is not None}
     return {key(name): text(value) for name, value in known.items()}
 
 

@@ -8,15 +8,18 @@ what the uninterrupted one would have proposed and replays nothing.
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from tuner.errors import StudyFailed
 from tuner.outcome import Outcome
 from tuner.slo import Scalar
 from tuner.space import Knob, Space
@@ -71,9 +74,23 @@ def told(
             return Told(filler, dict.fromkeys(limits, WORST_MARGIN))
 
 
+@contextmanager
+def _storage() -> Iterator[None]:
+    """Turns what a storage raises (unreachable, full, without its driver) into a `StudyFailed` without its address."""
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError, ImportError) as error:
+        cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
+        said = "not an address" if isinstance(cause, ArgumentError) else str(cause).strip().partition("\n")[0]
+        raise StudyFailed(
+            f"Optuna's storage: {said}: finished trials are safe; free space or mend --storage, "
+            "then start the same command again to resume"
+        ) from error
+
+
 class Proposals:
     """
-    Asks Optuna for points and tells it what became of them.
+    Asks Optuna for points and tells it what became of them. Every call raises `StudyFailed` where the storage fails.
 
     Args:
         space: The search space.
@@ -84,6 +101,7 @@ class Proposals:
         startup: Random proposals before the model is used.
     """
 
+    @_storage()
     def __init__(self, space: Space, *, storage: Path | str, name: str, kind: str, seed: int, startup: int = 8) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space
@@ -95,6 +113,7 @@ class Proposals:
             storage=url, study_name=name, direction="minimize", load_if_exists=True, sampler=sampler(kind, 0, startup)
         )
 
+    @_storage()
     def ask(self) -> Proposal:
         """A new point. Every proposal must be told, or forgotten."""
         number = len(self._study.get_trials(deepcopy=False))
@@ -106,20 +125,24 @@ class Proposals:
                 knobs[knob.name] = _suggest(trial, knob)
         return Proposal(trial.number, knobs)
 
+    @_storage()
     def begin(self, proposal: Proposal, trial: int) -> None:
         """Note which trial of the ledger measures this proposal."""
         self._trial(proposal.number).set_user_attr(_TRIAL, trial)
 
+    @_storage()
     def tell(self, number: int, what: Told) -> None:
         """Tell the end of a proposal. Telling twice is harmless: the first word stands."""
         trial = self._trial(number)
         if what.value is None:
             self._study.tell(number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
             return
-        if self._study.get_trials(deepcopy=False)[number].state.is_finished():
+        frozen = self._study.get_trials(deepcopy=False)[number]
+        if frozen.state.is_finished():
             return
         for name, margin in what.constraints.items():
-            trial.set_constraint(name, margin)
+            if name not in frozen.constraints:  # some are there already after a crash in the middle of this
+                trial.set_constraint(name, margin)
         trial.set_user_attr("pruned", what.pruned)
         self._study.tell(number, what.value, skip_if_finished=True)
 
@@ -127,6 +150,7 @@ class Proposals:
         """The point was not measured (a duplicate of an unfinished one); say nothing about it."""
         self.tell(proposal.number, Told(None, {}))
 
+    @_storage()
     def add(self, knobs: Mapping[str, Scalar], what: Told, *, trial: int | None) -> None:
         """A point that was measured without having been proposed, such as the baseline where the space holds it."""
         if what.value is None:
@@ -142,6 +166,7 @@ class Proposals:
             )
         )
 
+    @_storage()
     def reconcile(self, finished: Mapping[int, Told], begun: Iterable[int]) -> dict[int, Proposal]:
         """
         Bring Optuna's history in line with the ledger after a crash.
@@ -167,6 +192,7 @@ class Proposals:
                 self.tell(frozen.number, Told(None, {}))
         return open_
 
+    @_storage()
     def known(self) -> set[int]:
         """Trials of the ledger that Optuna has heard about or waits for."""
         return {

@@ -158,6 +158,7 @@ class Pool:
     price_per_hour: float  # of one unit, in the file's currency
     cores: int = 1  # of one CPU slot; of no meaning for GPUs
     memory_gib: float | None = None  # of one unit; None = looked up by `device`
+    host_memory_gib: float | None = None  # RAM of one node; None = unknown, and not checked
 
     @property
     def units(self) -> int:
@@ -194,6 +195,7 @@ class Engine:
     stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     start_timeout_s: float = 1800.0
     trust_remote_code: bool = False
+    connector_module: str = ""  # Python module of other KV connector classes: tests alone, see `engine_file`
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Literal
 
-from tuner.configuration import PARALLEL_KNOBS, SHAPE_KNOBS, Configuration, plain_number, shape_problem
+from tuner.configuration import PARALLEL_KNOBS, Configuration, flag_of, plain_number, shape_problem
 from tuner.errors import InputError
 from tuner.flags import compact_json, known, problem
 from tuner.slo import Scalar
@@ -53,8 +53,8 @@ class Knob:
 
     @property
     def flag(self) -> str | None:
-        """The `vllm serve` flag that it sets; None for knobs that shape the deployment."""
-        return None if self.name in SHAPE_KNOBS else self.name
+        """The `vllm serve` flag that it sets, without its side; None for knobs that shape the deployment."""
+        return flag_of(self.name)
 
     @property
     def fixed(self) -> bool:
@@ -199,7 +199,7 @@ class Space:
     def _rejects(self, name: str, value: Scalar, active: tuple[str, ...]) -> str | None:
         knob = self.by_name.get(name)
         if knob is None:
-            return knob_problem(name, value) or (None if name in SHAPE_KNOBS or name in known() else "no such knob")
+            return knob_problem(name, value) or (None if is_knob(name) else "no such knob")
         if name not in active:
             needs = ", ".join(f"{each.name} = {' or '.join(map(_shown, each.values))}" for each in knob.when)
             return f"got {_shown(value)}: without a meaning here, it needs {needs}; remove it"
@@ -221,9 +221,16 @@ class Space:
 def knob_problem(name: str, value: object) -> str | None:
     """Why no space may have this knob with this value, with the remedy; None = it may. A mapping is a flag's JSON."""
     scalar = value if value is None or isinstance(value, bool | int | float | str) else compact_json(value)
-    if name in SHAPE_KNOBS:
+    flag = flag_of(name)
+    if flag is None:
         return shape_problem(name, scalar)
-    return (shape_problem("replicas", scalar) if name in PARALLEL_KNOBS else None) or problem(name, scalar)
+    return (shape_problem("replicas", scalar) if flag in PARALLEL_KNOBS else None) or problem(flag, scalar)
+
+
+def is_knob(name: str) -> bool:
+    """Whether it shapes the deployment, or sets a flag that `vllm serve` is known to have."""
+    flag = flag_of(name)
+    return flag is None or flag in known()
 
 
 def _same(one: Scalar, other: Scalar) -> bool:

@@ -41,6 +41,7 @@ class Verified:
     interval: tuple[float | None, float] | None  # of the cost per 1,000 good requests; low None = not bounded below
     missing_requests: int
     repeats: int
+    session_goodputs_rps: tuple[float | None, ...] = ()  # of each session at the load that it kept; None = kept none
 
     @property
     def rung(self) -> Rung | None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from tuner import budget as budgets
 from tuner import cost, feasibility
 from tuner.budget import Spent
-from tuner.conclusion import best, value, weight
+from tuner.conclusion import best, figure, value, weight
 from tuner.configuration import Configuration
 from tuner.deployment import Launcher
 from tuner.errors import StudyFailed
 from tuner.events import BudgetChanged, Listener, Note, TrialEnded, TrialStarted
 from tuner.ledger import Ledger
-from tuner.level import closed_loop
+from tuner.level import closed_loop, unit
 from tuner.load.plan import LevelData
 from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
@@ -282,7 +282,9 @@ class Study:
         else:
             self._add(outcome)
         self.tracker.note()
-        self.listen(TrialEnded(outcome, value(self.objective, outcome), best=outcome is self._best()))
+        found = value(self.objective, outcome)
+        shown = "" if found is None else figure(self.objective, found)
+        self.listen(TrialEnded(outcome, found, best=outcome is self._best(), figure=shown, unit=unit(self.objective)))
         self.listen(BudgetChanged(budgets.used(self.budget, self.spent())))
         self._give_up(outcome)
 

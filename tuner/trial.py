@@ -218,7 +218,7 @@ def _why_broken(level: Level | None) -> str:
     """One line: which limits, by how much, at which load."""
     if level is None:
         return "no level was measured"
-    parts = [f"{name} {margin:+.0%} of its limit" for name, margin in margins(level).items() if margin > 0]
+    parts = [f"{name} {margin:.0%} over its limit" for name, margin in margins(level).items() if margin > 0]
     if level.stopped == "slo":
         parts.append(f"certain after {level.requests} requests")
     return f"at {level.offered:g}: " + ("; ".join(parts) or "kept")

@@ -12,6 +12,7 @@ from tuner.records import Record
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 _MOST_POINTS = 600
+_LEAST_SHARE = 5e-4  # every picture reaches down to here
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,6 +72,7 @@ def _survival(
     ax.set_xlabel(f"{name}, ms")
     ax.set_ylabel(f"share of {unit} above (n = {n})")
     ax.set_yscale("log")
+    ax.set_ylim(_LEAST_SHARE, 1.2)  # also where there is nothing to draw
     ax.grid(visible=True, alpha=0.3)
     if len(values_s) == 0:
         return
@@ -78,6 +80,7 @@ def _survival(
     above = (n - np.arange(1, len(ordered) + 1)) / n
     shown = _points(int(np.count_nonzero(above > 0)))
     ax.step(ordered[shown], above[shown], where="post")
+    ax.set_ylim(min([_LEAST_SHARE, *(above[shown] / 2)]), 1.2)
     if ordered[0] > 0:
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

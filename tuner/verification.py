@@ -39,6 +39,7 @@ class _Candidate:
     rungs: tuple[float, ...]  # loads, falling
     at: int  # index of the rung that the next session starts at
     measured: dict[int, list[tuple[Level, LevelData]]] = field(default_factory=dict)
+    finals: list[Level | None] = field(default_factory=list)  # of each session: the level that it kept last
     sessions: int = 0
     dropped: str = ""  # why it is out
 
@@ -110,6 +111,7 @@ class Verification:
         self.listen(
             TrialStarted(outcome.trial, candidate.sessions, outcome.configuration, baseline=False, phase="verify")
         )
+        candidate.finals.append(None)
         begun = time.monotonic()
         virtual = 0.0
         try:
@@ -139,6 +141,7 @@ class Verification:
             number = data.plan.number + 1
             self.listen(LevelEnded(candidate.outcome.trial, level, unit(self.objective)))
             candidate.measured.setdefault(candidate.at, []).append((level, data))
+            candidate.finals[-1] = level if level.kept else candidate.finals[-1]
             yield level
             if candidate.at + 1 >= len(candidate.rungs) or (level.kept and not self._hopeless(level)):
                 return
@@ -159,15 +162,9 @@ class Verification:
 
 
 def paired(verified: Verified, baseline: Verified) -> list[tuple[float, float]]:
-    """(candidate, baseline) goodput per second of the sessions in which both kept a load, session by session."""
-    pairs = zip(session_goodputs(verified), session_goodputs(baseline), strict=False)
+    """(candidate, baseline) goodput per second, session by session, of the sessions in which both kept a load."""
+    pairs = zip(verified.session_goodputs_rps, baseline.session_goodputs_rps, strict=False)
     return [(mine, theirs) for mine, theirs in pairs if mine and theirs]
-
-
-def session_goodputs(verified: Verified) -> list[float]:
-    """Goodput of each repeat at the rung that the claim is made for."""
-    rung = verified.rung
-    return [level.score.goodput_rps for level in rung.levels if level.score is not None] if rung else []
 
 
 def _candidate(outcome: Outcome, objective: Objective) -> _Candidate:
@@ -243,6 +240,10 @@ def _verified(candidate: _Candidate, objective: Objective) -> Verified:
         interval=_interval(shown, candidate, hourly),
         missing_requests=0 if verified else _missing(pooled, objective),
         repeats=len(shown.levels) if shown else 0,
+        session_goodputs_rps=tuple(
+            level.score.goodput_rps if level is not None and level.score is not None else None
+            for level in candidate.finals
+        ),
     )
 
 

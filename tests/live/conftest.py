@@ -14,7 +14,7 @@ from support.live_engine import TINY, VLLM
 def engine_environment() -> Iterator[None]:
     """The engine environment is there, and no other test run on this machine uses a live engine meanwhile."""
     if not VLLM.exists() or not TINY.exists():
-        pytest.skip("no engine environment: run tools/engine_env.sh")
+        pytest.fail("no engine environment: run `make engine-env`")
     with (Path(tempfile.gettempdir()) / f"slo-tuner-live-{os.getuid()}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.objectives import SLOTS, objective
+from support.objectives import H100, SLOTS, objective
 
 from tuner import flags, space_file
 from tuner.configuration import Configuration
@@ -17,7 +17,8 @@ from tuner.slo import Engine
 
 ROOT = Path(__file__).parents[2]
 SPACES = sorted((ROOT / "search_spaces").glob("*.yaml"))
-SAMPLES = 120  # of each space
+SAMPLES = 120  # configurations of each space
+MORE = {"vllm-pd": 600}  # the one with the most kinds of commands
 #: Must be refused, or the parser was not asked at all.
 WRONG = ["/models/tiny", "--max-num-seqs", "8 --host 0.0.0.0"]
 #: Reads {"argv": [[…]]} from stdin; answers with what the parser refuses and with the kinds of its flags.
@@ -60,7 +61,7 @@ def engine_python():
 def answer(engine_python):
     """What the engine's parser says to all sampled commands, asked in one process."""
     argvs = [argv for path in SPACES for argv in _commands(path)]
-    assert len(argvs) >= 300
+    assert len(argvs) >= 1000
     argvs.append(WRONG)
     done = subprocess.run(
         [engine_python, "-c", PARSER],
@@ -81,14 +82,20 @@ def _commands(path):
     space = space_file.load(path)
     rng = random.Random(path.stem)
     engine = Engine(flags={"enforce_eager": True, "max_model_len": "8K", "hf_overrides": '{"a":{"b":[1]}}', "seed": -1})
-    goal = objective(model="/models/a tiny one", pools=(SLOTS,), engine=engine)
-    for _ in range(SAMPLES):
+    pool = SLOTS if "cpu" in path.stem else H100
+    goal = objective(model="/models/a tiny one", pools=(pool,), engine=engine)
+    for _ in range(MORE.get(path.stem, SAMPLES)):
         knobs = {}
         for knob in space.knobs:
             if knob.active(knobs):
                 knobs[knob.name] = rng.choice(knob.grid())
-        spec = vllm.specs(Configuration(knobs), goal)[0]
-        yield list(resolve(spec, {spec.name: Address("127.0.0.1", {"http": 8000})}).argv[2:])
+        specs = vllm.specs(Configuration(knobs), goal)
+        addresses = {
+            spec.name: Address("127.0.0.1", {need.name: 8000 + place for place, need in enumerate(spec.ports)})
+            for spec in specs
+        }
+        for role in {spec.role: spec for spec in specs if spec.units}.values():
+            yield list(resolve(role, addresses).argv[2:])
 
 
 @pytest.mark.live

@@ -24,6 +24,7 @@ from tuner.slo import (
 )
 
 SHIM = Path(__file__).with_name("shim_vllm.py")
+SHIM_PD = Path(__file__).with_name("shim_pd.py")
 
 
 def shim_objective(
@@ -33,9 +34,11 @@ def shim_objective(
     pool: Pool | None = None,
     max_gpus: int = 1,
     start_timeout_s: float = 20.0,
+    router: str = "ok",
+    store: str = "ok",
     command: tuple[str, ...] = (sys.executable, str(SHIM), "serve"),
 ) -> Objective:
-    """An objective whose engine is the scripted one; `env` says how it behaves."""
+    """An objective whose programs are the scripted ones; `env`, `router` and `store` say how they behave."""
     return Objective(
         path="slo.yaml",
         model=model,
@@ -48,7 +51,13 @@ def shim_objective(
         cluster=Cluster((pool or Pool("cpu", "cpu", "slot", 1, 2, 0.1),), max_gpus),
         prices=Prices("USD"),
         search=Search("space.yaml"),
-        engine=Engine(command=command, env=dict(env or {}), start_timeout_s=start_timeout_s),
+        engine=Engine(
+            command=command,
+            env=dict(env or {}),
+            router=(sys.executable, str(SHIM_PD), "router", router),
+            stores={"lmcache": (sys.executable, str(SHIM_PD), "store", store)},
+            start_timeout_s=start_timeout_s,
+        ),
     )
 
 

@@ -15,6 +15,11 @@ The environment says how it behaves:
     SHIM_TOKEN_S   seconds between tokens                                                       (0.002)
     SHIM_RECORD    directory that takes `<pid>.json` with argv and env, and `<pid>.requests` with each request's path
     SHIM_RESET     what /reset_prefix_cache answers: true · false · missing                     (true)
+    SHIM_HITS      share of each prompt that an external store has                              (0)
+
+A shim with a KV transfer knows its side: SHIM_MODE_PREFILL, SHIM_DIE_AFTER_DECODE and so on win over the plain ones. On
+the decode side `recompute` counts prompts as its own work although they were prefilled, `disagree` fails such requests;
+`port_taken` cannot bind its side channel.
 """
 
 import json
@@ -27,10 +32,19 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-MODE = os.environ.get("SHIM_MODE", "ok")
+SIDE = "PREFILL" if "kv_producer" in str(sys.argv) else "DECODE" if "kv_consumer" in str(sys.argv) else ""
+
+
+def told(name, default):
+    """A setting of this side, else of every shim."""
+    return os.environ.get(f"{name}_{SIDE}", os.environ.get(name, default))
+
+
+MODE = told("SHIM_MODE", "ok")
 DELAY_S = float(os.environ.get("SHIM_DELAY", "0"))
 TOKEN_S = float(os.environ.get("SHIM_TOKEN_S", "0.002"))
-DIE_AFTER = int(os.environ.get("SHIM_DIE_AFTER", "0"))
+DIE_AFTER = int(told("SHIM_DIE_AFTER", "0"))
+HITS = float(told("SHIM_HITS", "0"))
 RECORD = os.environ.get("SHIM_RECORD")
 OOM_LOG = """\
 (Worker pid=7) ERROR 11-29 18:00:00 [multiproc_executor.py:1063] Traceback (most recent call last):
@@ -55,6 +69,7 @@ class Counts:
     def __init__(self):
         self.lock = threading.Lock()
         self.requests = self.prompt_tokens = self.generation_tokens = self.running = self.resets = 0
+        self.transferred = self.transfers = 0
 
 
 COUNTS = Counts()
@@ -85,9 +100,16 @@ def metrics():
         "generation_tokens_total": COUNTS.generation_tokens,
         "prefix_cache_queries_total": COUNTS.prompt_tokens,
         "prefix_cache_hits_total": 0,
+        "external_prefix_cache_queries_total": COUNTS.prompt_tokens,
+        "external_prefix_cache_hits_total": HITS * COUNTS.prompt_tokens,
+        "nixl_xfer_time_seconds_sum": 0.002 * COUNTS.transfers,
+        "nixl_xfer_time_seconds_count": COUNTS.transfers,
+        "nixl_num_failed_transfers_total": 0,
     }
     lines = [f"vllm:{name}{{{labels}}} {value}" for name, value in rows.items()]
-    lines.append(f'vllm:prompt_tokens_by_source_total{{{labels},source="local_compute"}} {COUNTS.prompt_tokens}')
+    sources = {"local_compute": COUNTS.prompt_tokens - COUNTS.transferred, "external_kv_transfer": COUNTS.transferred}
+    for source, tokens in sources.items():
+        lines.append(f'vllm:prompt_tokens_by_source_total{{{labels},source="{source}"}} {tokens}')
     return "\n".join(lines) + "\n"
 
 
@@ -133,13 +155,15 @@ class Handler(BaseHTTPRequestHandler):
         self.note()
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         if self.path.startswith("/reset_prefix_cache"):
-            told = os.environ.get("SHIM_RESET", "true")
+            reset = os.environ.get("SHIM_RESET", "true")
             COUNTS.resets += 1
-            self.answer({"success": told == "true"}, 404 if told == "missing" else 200)
+            self.answer({"success": reset == "true"}, 404 if reset == "missing" else 200)
         elif MODE == "dead_engine":
             self.answer({"error": {"message": "EngineCore encountered an issue"}}, 500)
         elif MODE == "silent_engine":
             time.sleep(600)
+        elif MODE == "disagree" and self.headers.get("X-Shim-Transferred"):
+            self.answer({"error": {"message": "KV load failed: block size 32 is not 16"}}, 500)
         else:
             self.complete(body)
 
@@ -164,6 +188,9 @@ class Handler(BaseHTTPRequestHandler):
             with COUNTS.lock:
                 COUNTS.running -= 1
                 COUNTS.prompt_tokens += asked
+                if self.headers.get("X-Shim-Transferred") and MODE != "recompute":
+                    COUNTS.transferred += asked
+                    COUNTS.transfers += 1
                 COUNTS.generation_tokens += count
 
     def stream(self, count, asked, *, chat, usage):
@@ -220,6 +247,9 @@ def main():
     if MODE == "bad_flag":
         print("usage: vllm serve [options]\nvllm serve: error: unrecognized arguments: --no-such-flag", file=sys.stderr)
         sys.exit(2)
+    if MODE == "port_taken":
+        print("(EngineCore pid=6) zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:5600')", flush=True)
+        sys.exit(1)
     time.sleep(DELAY_S)
     if MODE == "exit":
         print("ValueError: the shim was told to fail", flush=True)

@@ -23,7 +23,8 @@ COUNTERS: Mapping[str, str] = {
     "external_prefix_cache_hits_total": "",
     "prompt_tokens_by_source_total": "source",
 }
-_FAMILY_PREFIXES = ("nixl_",)  # kept whole: bytes and times of KV transfer, failures
+#: Families kept whole, and the label that splits them: bytes, times and failures of KV transfer and stores.
+_FAMILY_PREFIXES: Mapping[str, str] = {"nixl_": "", "mooncake_store_": "operation", "kv_offload_": ""}
 
 _LINE = re.compile(r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?$")
 _LABEL = re.compile(r'(?P<name>[A-Za-z_][A-Za-z0-9_]*)="(?P<value>(?:[^"\\]|\\.)*)"')
@@ -58,8 +59,8 @@ def counters(text: str) -> dict[str, float]:
         family = name.removeprefix(_PREFIX)
         if family in COUNTERS:
             split = labels.get(COUNTERS[family], "")
-        elif family.startswith(_FAMILY_PREFIXES) and not family.endswith(("_bucket", "_created")):
-            split = ""
+        elif family.startswith(tuple(_FAMILY_PREFIXES)) and not family.endswith(("_bucket", "_created", "_perc")):
+            split = labels.get(next(by for start, by in _FAMILY_PREFIXES.items() if family.startswith(start)), "")
         else:
             continue
         key = f"{family}.{split}" if split else family

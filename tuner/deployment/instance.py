@@ -99,14 +99,15 @@ class Instance:
     def wait_ready(self, model: str, timeout_s: float, cancelled: threading.Event | None = None) -> float:
         """Seconds until it is ready; raises what `readiness.wait_ready` raises."""
         spec = self._spec
-        expected = Expectation(spec.name, spec.role, spec.ready, self._place.host, self._ports.ports, model, timeout_s)
+        limit_s = timeout_s if spec.ready.limit_s is None else min(timeout_s, spec.ready.limit_s)
+        expected = Expectation(spec.name, spec.role, spec.ready, self._place.host, self._ports.ports, model, limit_s)
         return wait_ready(self._started, expected, cancelled)
 
     def ended(self) -> ConfigurationFailed | InfrastructureFailed | None:
-        """The failure that its death under load means, or None while it runs."""
-        process = self._started
-        exit_ = process.poll()
-        if exit_ is None:
+        """The failure that its death under load means; None while it runs, and before it was started."""
+        process = self._process
+        exit_ = None if process is None else process.poll()
+        if process is None or exit_ is None:
             return None
         process.stop()  # so that the log is whole, and nothing of it goes on
         return logs.failure(
@@ -124,7 +125,7 @@ class Instance:
 
         Nothing is sent when the process is dead: its port may belong to somebody else by now.
         """
-        if self._started.poll() is not None:
+        if self._process is None or self._process.poll() is not None:
             return 0, b""
         try:
             return request(method, self._place.host, self._ports.ports["http"], path, timeout_s=timeout_s)

@@ -10,28 +10,35 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import groupby
 from types import TracebackType
 from typing import Protocol, Self
 
-from tuner.deployment import counters
+from tuner.deployment import counters, proof
+from tuner.deployment.proof import Claim
 from tuner.deployment.spec import Address, Command, ProcessSpec, environment, masked, resolve
 from tuner.errors import ConfigurationFailed, InfrastructureFailed, Interrupted
+from tuner.load import traces
 from tuner.load.endpoint import Endpoint
 from tuner.load.plan import LevelData, LevelPlan
-from tuner.slo import Arrivals, Objective
+from tuner.load.shape import RequestShapes, Rows, level_requests
+from tuner.slo import Arrivals, Objective, Synthetic
 
 _ATTEMPTS = 3  # at most, when ports are lost in a race
 _WATCH_S = 0.5
 _SAMPLE_S = 1.0
+_COUNTER_TRIES = 3
 _RESET_LIMIT_S = 30.0
+_LEASE_S = 30.0  # vLLM's `kv_lease_duration` of NIXL
 _ENGINES = frozenset({"engine", "prefill", "decode"})
 #: Fill requests of `cache: warm` take their prompts from level numbers that no measured level has.
 _FILL_LEVELS = 1_000_000
 _FILL_CONCURRENCY = 4
+
+_NO_CLAIM = Claim()
 
 Failure = ConfigurationFailed | InfrastructureFailed
 
@@ -92,6 +99,7 @@ class Launch:
         objective: Model, engine settings and workload.
         open_host: Takes the units; may wait for them, raises `InfrastructureFailed`.
         interrupted: Set from another thread to end whatever the deployment does.
+        claimed: What the engines' counters have to prove after each level.
     """
 
     source = "live"
@@ -102,7 +110,9 @@ class Launch:
         objective: Objective,
         open_host: Callable[[], Host],
         interrupted: threading.Event | None = None,
+        claimed: Claim = _NO_CLAIM,
     ) -> None:
+        self._claimed = claimed
         self._specs = sorted(specs, key=lambda spec: spec.order)
         self._objective = objective
         self._open_host = open_host
@@ -110,6 +120,8 @@ class Launch:
         self._handles: dict[str, Handle] = {}
         self._commands: dict[str, Command] = {}
         self._facts: dict[str, object] = {}
+        self._ready: set[str] = set()  # processes that were ready once
+        self._rows: Rows | None = None  # of a trace, read once
         self._closing = threading.Event()
         self._interrupted = threading.Event() if interrupted is None else interrupted
         self._failure: Failure | None = None
@@ -174,7 +186,22 @@ class Launch:
         asked = counted.get("prefix_cache_queries_total", 0.0)
         if asked > 0:
             self._facts["prefix_cache_hit_share"] = round(counted.get("prefix_cache_hits_total", 0.0) / asked, 4)
-        return replace(data, counters=counted, samples=tuple(samples))
+        counted |= proof.figures(self._claimed, counted)
+        data = replace(data, counters=counted, samples=tuple(samples))
+        if data.stopped != "interrupted":
+            failure = proof.refuted(self._claimed, data, self._shapes(data))
+            if failure is not None:
+                raise failure
+        return data
+
+    def _shapes(self, data: LevelData) -> RequestShapes | None:
+        """What the requests of a level share, where a store has to be proven."""
+        if self._claimed.store == "none" or not data.records:
+            return None
+        source = data.plan.workload.source
+        if self._rows is None and not isinstance(source, Synthetic):
+            self._rows = traces.read(source)
+        return level_requests(data.plan, self._rows, len(data.records))
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
@@ -183,6 +210,7 @@ class Launch:
         self._raise_if_interrupted()
         self._closing.clear()
         self._failure = None
+        self._ready.clear()
         self._host = self._open_host()
         for spec in self._specs:
             self._handles[spec.name] = self._host.place(spec)
@@ -199,6 +227,7 @@ class Launch:
             ready_s.update(self._wait_ready(together))
             self._look_for_deaths()
             self._raise_if_dead(None)
+            self._ready.update(spec.name for spec in together)
         endpoint = next(spec for spec in self._specs if spec.endpoint)
         where = addresses[endpoint.name]
         self._endpoint = Endpoint(where.host, where.ports["http"], self._objective.model)
@@ -227,6 +256,8 @@ class Launch:
                 for future in done:
                     future.result()
                 self._raise_if_interrupted()
+                self._look_for_deaths(among=self._ready)  # what engines wait for may be gone
+                self._raise_if_dead(None)
             return {name: future.result() for future, name in waiting.items()}
         finally:
             cancelled.set()
@@ -262,10 +293,13 @@ class Launch:
         while not self._closing.wait(_WATCH_S) and self._failure is None:
             self._look_for_deaths()
 
-    def _look_for_deaths(self) -> None:
+    def _look_for_deaths(self, among: Collection[str] | None = None) -> None:
+        """Stores first: an engine may die because its store did."""
         if self._failure is not None:
             return
-        for handle in list(self._handles.values()):
+        for name, handle in list(self._handles.items()):
+            if among is not None and name not in among:
+                continue
             failure = handle.ended()
             if failure is not None and not self._closing.is_set():
                 self._failure = failure
@@ -308,9 +342,11 @@ class Launch:
     def _counters(self) -> dict[str, float]:
         parts = []
         for spec, handle in self._engines():
-            status, body = handle.request("GET", "/metrics")
-            if status == 200:
-                parts.append((spec.role, counters.counters(body.decode("utf-8", "replace"))))
+            for _ in range(_COUNTER_TRIES):  # a busy engine may be late, and without its counters nothing is proven
+                status, body = handle.request("GET", "/metrics")
+                if status == 200:
+                    parts.append((spec.role, counters.counters(body.decode("utf-8", "replace"))))
+                    break
         return counters.total(parts)
 
     def _sample(self, samples: list[Mapping[str, float]], done: threading.Event) -> None:
@@ -330,7 +366,7 @@ class Launch:
         cache = plan.workload.cache
         if cache.policy == "steady":
             return
-        external = any(spec.role == "store" for spec in self._specs)
+        external = self._claimed.store != "none"
         path = "/reset_prefix_cache?reset_external=true" if external else "/reset_prefix_cache"
         for spec, handle in self._engines():
             self._reset(spec.name, handle, path)
@@ -338,7 +374,10 @@ class Launch:
             self._fill(plan, cache.requests)
 
     def _reset(self, name: str, handle: Handle, path: str) -> None:
-        until = time.monotonic() + _RESET_LIMIT_S
+        limit_s = _RESET_LIMIT_S
+        if self._claimed.transfer:  # blocks of requests that decode never fetched are held for a while
+            limit_s += _LEASE_S + self._objective.workload.timeout.first_token_s
+        until = time.monotonic() + limit_s
         while True:
             status, body = handle.request("POST", path)
             if status == 200 and b"false" not in body:
@@ -357,7 +396,7 @@ class Launch:
             if time.monotonic() > until:
                 raise ConfigurationFailed(
                     "server_died",
-                    f"{name} cannot reset its cache: it still holds blocks {_RESET_LIMIT_S:g} s after the last request",
+                    f"{name} cannot reset its cache: it still holds blocks {limit_s:g} s after the last request",
                 )
             time.sleep(0.2)
 

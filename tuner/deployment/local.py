@@ -15,6 +15,7 @@ from tuner.deployment.guardian import reap_orphans
 from tuner.deployment.instance import Instance, Place
 from tuner.deployment.launch import Launch
 from tuner.deployment.process import Settings
+from tuner.deployment.proof import claim
 from tuner.deployment.spec import ProcessSpec
 from tuner.errors import InfrastructureFailed
 from tuner.load import process as load_process
@@ -36,11 +37,10 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(line for line in _nvidia_smi("index") if line.isdigit())
 
 
-def gpu_memory_used_mib(gpus: tuple[str, ...]) -> int:
-    """Memory in use on these GPUs together, by whomever; 0 where that cannot be asked."""
-    if not gpus:
-        return 0
-    return sum(int(line) for line in _nvidia_smi("memory.used", ",".join(gpus)) if line.isdigit())
+def gpu_memory_used_mib(gpus: tuple[str, ...]) -> dict[str, int]:
+    """Memory in use on each of these GPUs, by whomever; empty where that cannot be asked."""
+    told = _nvidia_smi("memory.used", ",".join(gpus)) if gpus else []
+    return {gpu: int(line) for gpu, line in zip(gpus, told, strict=False) if line.isdigit()}
 
 
 def _nvidia_smi(query: str, ids: str = "") -> list[str]:
@@ -82,6 +82,7 @@ class Units:
     def __init__(self, units: Mapping[str, list[Unit]]) -> None:
         self._free = {name: list(each) for name, each in units.items()}
         self._changed = threading.Condition()
+        self.idle_mib: dict[str, int] = {}  # memory in use on each GPU before it was first taken
 
     def take(self, needs: Mapping[str, int], limit_s: float) -> dict[str, list[Unit]]:
         """
@@ -124,8 +125,13 @@ class LocalHost:
         self._held = units.take(needs_by_pool(specs), _UNITS_LIMIT_S)
         self._left = {name: list(each) for name, each in self._held.items()}
         self._gpus = tuple(unit.gpu for each in self._held.values() for unit in each if unit.gpu)
-        self._memory_mib = gpu_memory_used_mib(self._gpus)
         self._places: dict[str, Place] = {}
+        for gpu, used in gpu_memory_used_mib(self._gpus).items():
+            units.idle_mib.setdefault(gpu, used)
+        held = self._wait_for_memory()
+        if held:
+            self._units.give_back(self._held)
+            raise InfrastructureFailed("node_lost", f"{held} after {_MEMORY_LIMIT_S:g} s: somebody else holds it")
 
     def place(self, spec: ProcessSpec) -> Instance:
         """Units, ports and a directory for one process."""
@@ -152,13 +158,24 @@ class LocalHost:
             }
         }
 
+    def _wait_for_memory(self) -> str:
+        """Until the GPUs' memory is as free as it was; at the time limit, what is still in use."""
+        until = time.monotonic() + _MEMORY_LIMIT_S
+        while True:
+            idle = self._units.idle_mib
+            held = {
+                gpu: used
+                for gpu, used in gpu_memory_used_mib(self._gpus).items()
+                if used > idle.get(gpu, used) + _MEMORY_SLACK_MIB
+            }
+            if not held or time.monotonic() >= until:
+                return ", ".join(f"GPU {gpu} has {used} MiB in use" for gpu, used in held.items())
+            time.sleep(0.5)
+
     def close(self) -> None:
         """Wait until the GPUs' memory is free again, then give the units back."""
-        until = time.monotonic() + _MEMORY_LIMIT_S
-        while self._gpus and time.monotonic() < until:
-            if gpu_memory_used_mib(self._gpus) <= self._memory_mib + _MEMORY_SLACK_MIB:
-                break
-            time.sleep(0.5)
+        if self._held:
+            self._wait_for_memory()
         held, self._held = self._held, {}
         self._units.give_back(held)
 
@@ -195,7 +212,7 @@ class LocalLauncher:
         """A deployment whose logs go to `logs`; nothing is started yet."""
         specs = vllm.specs(configuration, self._objective)
         host = lambda: LocalHost(specs, self._units, logs, self._settings)  # noqa: E731
-        return Launch(specs, self._objective, host, self._interrupted)
+        return Launch(specs, self._objective, host, self._interrupted, claim(configuration))
 
     def check(self, configuration: Configuration) -> str | None:
         """Why this machine can never hold the configuration, or None."""

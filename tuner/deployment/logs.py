@@ -78,6 +78,7 @@ _RULES = (
         r"^cannot start .*: \[Errno (?:2|8|13)\]",
         r"error while loading shared libraries",
         r"PackageNotFoundError",
+        r"RuntimeError: (?:NIXL|Mooncake) is not available",
     ),
     _rule(
         "infrastructure",

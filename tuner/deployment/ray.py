@@ -16,6 +16,7 @@ from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # would ship the working directory with whatever lies in it
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve an engine beside any other work
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
@@ -30,6 +31,7 @@ from tuner.configuration import Configuration
 from tuner.deployment import vllm
 from tuner.deployment.launch import Failure, Launch
 from tuner.deployment.local import Unit, Units, visible_gpus
+from tuner.deployment.proof import claim
 from tuner.deployment.ray_actors import ClientActor, Failed, InstanceActor, reap_node
 from tuner.deployment.ray_shapes import SLOT, alive, bundles, misfit
 from tuner.deployment.spec import Address, Command, ProcessSpec
@@ -285,7 +287,7 @@ class RayLauncher:
                 raise InfrastructureFailed("node_lost", f"never schedulable: {refusal}")
             return RayHost(sorted(specs, key=lambda spec: spec.order), self._objective, self._study, logs, self._cores)
 
-        return Launch(specs, self._objective, open_host, self._interrupted)
+        return Launch(specs, self._objective, open_host, self._interrupted, claim(configuration))
 
     def check(self, configuration: Configuration) -> str | None:
         """Why the cluster, with the nodes that live now, can never hold the configuration; or None."""

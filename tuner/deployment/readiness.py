@@ -18,6 +18,7 @@ from tuner.deployment.spec import ProcessRole, Readiness
 from tuner.errors import ConfigurationFailed, InfrastructureFailed
 
 _POLL_S = 0.2
+_UP = "healthy"
 _REQUEST_LIMIT_S = 60.0  # the first token may have to wait for a compilation
 
 
@@ -148,15 +149,15 @@ def _check_token(expected: Expectation, port: int, limit_s: float) -> None:
     body = {"model": expected.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True}
     status, answer = request("POST", expected.host, port, "/v1/completions", body=body, timeout_s=limit_s)
     if status != 200:
-        raise _NotYet(f"healthy, but a completion answers {status}: {answer[:200].decode('utf-8', 'replace')}")
+        raise _NotYet(f"{_UP}, but a completion answers {status}: {answer[:200].decode('utf-8', 'replace')}")
     try:
         told = json.loads(answer)
         tokens = int((told.get("usage") or {}).get("completion_tokens") or 0)
         text = str(told["choices"][0].get("text") or "")
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        raise _NotYet("healthy, but a completion answers something that is no completion") from None
+        raise _NotYet(f"{_UP}, but a completion answers something that is no completion") from None
     if tokens < 1 and not text:
-        raise _NotYet("healthy, but a completion has no token")
+        raise _NotYet(f"{_UP}, but a completion has no token")
 
 
 def _too_late(
@@ -166,4 +167,4 @@ def _too_late(
     cause = f"{expected.name} is not ready after {expected.timeout_s:g} s: {problem}; log: {last or 'nothing'}"
     if expected.role == "store":
         return InfrastructureFailed("store_unavailable", cause)
-    return ConfigurationFailed("start_timeout", cause)
+    return ConfigurationFailed(expected.readiness.silent if problem.startswith(_UP) else "start_timeout", cause)

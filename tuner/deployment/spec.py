@@ -6,6 +6,7 @@ A template is `${…}` inside an argv token, an env value or a file's text:
     ${host}        address that this process listens on          ${port:NAME}   first port of its block NAME
     ${url:PROCESS} http URL of another process's `http` port     ${file:NAME}   path of its file NAME
     ${gpus}        ids of its GPUs, joined by commas             ${cores}       its CPU cores, 0-1 or, by slot, 0-1|2-3
+    ${host:PROCESS} and ${port:PROCESS/NAME} of another one      ${directory}   where its files are
 
 `resolve` fills them in once addresses are known; `literal` protects text of the user's from being read as one.
 """
@@ -46,6 +47,8 @@ class Readiness:
     kind: Literal["token", "http", "tcp"]
     port: str = "http"
     path: str = "/health"
+    limit_s: float | None = None  # of this process; None = `engine.start_timeout`, which is never exceeded
+    silent: str = "start_timeout"  # reason where it is up, and completions fail until the limit
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,14 @@ def resolve(spec: ProcessSpec, addresses: Mapping[str, Address]) -> Command:
             raise KeyError(f"{spec.name} has no file {name!r}")
         return f"{own.directory}/{name}"
 
+    def port(name: str) -> str:
+        process, _, block = name.rpartition("/")
+        return str((addresses[process] if process else own).ports[block])
+
     kinds: Mapping[str, Callable[[str], str]] = {
-        "host": lambda _: own.host,
-        "port": lambda name: str(own.ports[name]),
+        "host": lambda process: (addresses[process] if process else own).host,
+        "port": port,
+        "directory": lambda _: own.directory,
         "url": lambda process: f"http://{addresses[process].host}:{addresses[process].ports['http']}",
         "file": path,
         "gpus": lambda _: ",".join(own.gpus),

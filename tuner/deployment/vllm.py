@@ -1,5 +1,5 @@
 """
-Configuration → process specs of vLLM engines and their router. Pure: nothing is started, no port is chosen.
+Configuration → process specs of vLLM engines, their router and their store. Pure: nothing is started.
 
 An engine gets, in this order: `engine.command`, the model, what the tuner sets itself, `engine.flags` of the objective
 file in its order, and the flags of the configuration by name. Equal configurations give equal commands.
@@ -9,54 +9,66 @@ import re
 from collections.abc import Mapping
 
 from tuner.configuration import PARALLEL_KNOBS, Configuration, Role, pool_of
+from tuner.deployment import stores
+from tuner.deployment.connectors import Attachment, attach
 from tuner.deployment.spec import START_ORDER, PortNeed, ProcessSpec, Readiness, literal
 from tuner.errors import InputError
 from tuner.flags import tokens
 from tuner.slo import Objective, Pool, Scalar
+from tuner.split_rules import CONNECTORS
 
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 #: A router looks for its workers this often while they start. Its own default of 30 s would be counted as start-up.
 _ROUTER_CHECK_S = 1
+#: Its workers are ready when it starts: a router without an answer by then will never have one.
+_ROUTER_LIMIT_S = 180.0
 _LOOPBACK = "127.0.0.1"  # of the router's own metrics, whatever `cluster.bind` says
 
 
 def specs(configuration: Configuration, objective: Objective) -> tuple[ProcessSpec, ...]:
     """
-    The processes of a deployment, engines first.
+    The processes of a deployment: engines role by role, then the router, then the store.
 
-    One engine is the endpoint itself; several stand behind a router. The served model name is `objective.model` as it
-    is written there.
+    One engine is the endpoint itself; several stand behind a router, and so do prefill and decode. The served model
+    name is `objective.model` as it is written there.
 
     Raises:
         InputError: A flag may not be set, is set both by `engine.flags` and by the configuration, or a pool is unknown.
     """
-    (role,) = configuration.roles
-    engines = tuple(_engine(role, index, objective, endpoint=role.replicas == 1) for index in range(role.replicas))
-    if role.replicas == 1:
-        return engines
-    return (*engines, _router(engines, configuration.router_policy, objective))
+    roles = [(role, pool_of(role, objective.cluster)) for role in configuration.roles]
+    alone = sum(role.replicas for role, _ in roles) == 1
+    engines = tuple(
+        _engine(role, pool, index, objective, attach(configuration, role, pool, objective), endpoint=alone)
+        for role, pool in roles
+        for index in range(role.replicas)
+    )
+    store = stores.specs(configuration, objective, roles[0][1])
+    return (*engines, *store) if alone else (*engines, _router(engines, configuration, objective), *store)
 
 
-def _engine(role: Role, index: int, objective: Objective, *, endpoint: bool) -> ProcessSpec:
-    pool = pool_of(role, objective.cluster)
+def _engine(
+    role: Role, pool: Pool, index: int, objective: Objective, attached: Attachment, *, endpoint: bool
+) -> ProcessSpec:
     env, secrets = _environment(objective, pool)
     return ProcessSpec(
         name=f"{role.name}-{index}",
         role=role.name,
         index=index,
-        argv=_engine_argv(role, objective),
-        env=env,
+        argv=_engine_argv(role, objective, attached),
+        env={**env, **attached.env},
         secrets=secrets,
         ready=Readiness("token"),
         order=START_ORDER[role.name],
         units=role.units_each,
         cores=pool.cores if pool.unit == "cpu" else 0,
         pool=pool.name,
+        ports=(PortNeed("http"), *attached.ports),
         endpoint=endpoint,
+        files=attached.files,
     )
 
 
-def _engine_argv(role: Role, objective: Objective) -> tuple[str, ...]:
+def _engine_argv(role: Role, objective: Objective, attached: Attachment) -> tuple[str, ...]:
     engine = objective.engine
     if objective.model.startswith("-"):
         raise InputError(f"model: got {objective.model}: a model's name may not begin with a dash")
@@ -68,9 +80,12 @@ def _engine_argv(role: Role, objective: Objective) -> tuple[str, ...]:
         argv += ["--tokenizer-revision", literal(objective.model_revision)]
     if engine.trust_remote_code:
         argv.append("--trust-remote-code")
-    for name, value in _flags(role, engine.flags).items():
+    flags = _flags(role, engine.flags)
+    for name, value in flags.items():
         argv += map(literal, tokens(name, value))
-    return tuple(argv)
+    if attached.argv and (named := next((name for name in CONNECTORS if name in flags), None)) is not None:
+        raise InputError(f"{named} is set, and so is mode or kv_store; keep one of the two")
+    return (*argv, *attached.argv)
 
 
 def _flags(role: Role, common: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -104,10 +119,16 @@ def _environment(objective: Objective, pool: Pool) -> tuple[dict[str, str], dict
     return env, secrets
 
 
-def _router(engines: tuple[ProcessSpec, ...], policy: str, objective: Objective) -> ProcessSpec:
+def _router(engines: tuple[ProcessSpec, ...], configuration: Configuration, objective: Objective) -> ProcessSpec:
     argv = [*map(literal, objective.engine.router), "--host", "${host}", "--port", "${port:http}"]
-    argv += ["--worker-urls", *(f"${{url:{engine.name}}}" for engine in engines)]
-    argv += ["--policy", policy, "--prometheus-host", _LOOPBACK, "--prometheus-port", "${port:prometheus}"]
+    if configuration.kv_transfer is None:
+        argv += ["--worker-urls", *(f"${{url:{engine.name}}}" for engine in engines)]
+    else:
+        argv += ["--vllm-pd-disaggregation", "--kv-connector", configuration.kv_transfer]
+        for engine in engines:
+            argv += [f"--{engine.role}", f"${{url:{engine.name}}}", *_bootstrap(engine)]
+    argv += ["--policy", configuration.router_policy]
+    argv += ["--prometheus-host", _LOOPBACK, "--prometheus-port", "${port:prometheus}"]
     argv += ["--worker-startup-check-interval", str(_ROUTER_CHECK_S)]
     return ProcessSpec(
         name="router-0",
@@ -115,8 +136,17 @@ def _router(engines: tuple[ProcessSpec, ...], policy: str, objective: Objective)
         index=0,
         argv=tuple(argv),
         env={"PYTHONHASHSEED": "0"},
-        ready=Readiness("token"),
+        ready=Readiness(
+            "token",
+            limit_s=_ROUTER_LIMIT_S,
+            silent="start_timeout" if configuration.kv_transfer is None else "pd_not_effective",
+        ),
         order=START_ORDER["router"],
         ports=(PortNeed("http"), PortNeed("prometheus")),
         endpoint=True,
     )
+
+
+def _bootstrap(engine: ProcessSpec) -> list[str]:
+    """The port at which a prefill engine of Mooncake's is asked for its ranks."""
+    return [f"${{port:{engine.name}/bootstrap}}"] if any(need.name == "bootstrap" for need in engine.ports) else []

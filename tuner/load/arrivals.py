@@ -108,6 +108,33 @@ def replay_times(
     return unit, order[within] + rounds * rows
 
 
+def levelled(unit: FloatArray, *, warmup: float, measured: int) -> FloatArray:
+    """
+    A replayed schedule whose warm-up and whose measured part each have a mean of one arrival per second.
+
+    A recorded trace wanders: a stretch of it may be twice as dense as the whole, and a level is such a stretch. Levels
+    that offer the same load must offer it, or the goodput of one would not compare with that of another. Bursts within
+    a part are kept; what follows the measured part has its scale.
+
+    Args:
+        unit: Times at a mean of one per second over the whole trace, ascending from 0.
+        warmup: Length of the warm-up in unit time, >= 0; the arrivals that it holds on average are moved into it.
+        measured: Arrivals of the measured part, >= 1.
+    """
+    first = round(warmup)
+    if first + measured >= len(unit):
+        return unit
+    begin, end = float(unit[first]), float(unit[first + measured])
+    if end <= begin:
+        return unit
+    scaled = warmup + (unit - begin) * (measured / (end - begin))
+    if begin > 0:
+        scaled[:first] = unit[:first] * (warmup / begin)
+    else:
+        scaled[:first] = 0.0
+    return scaled
+
+
 def entry_row(rows: int, *, seed: int, number: int) -> int:
     """The row at which level `number` enters a trace of `rows` rows."""
     return int(generator(seed, number, ROTATION).integers(rows))

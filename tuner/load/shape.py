@@ -20,6 +20,7 @@ from tuner.load.arrivals import (
     entry_row,
     generator,
     grid_of,
+    levelled,
     phases,
     replay_times,
     unit_times,
@@ -131,6 +132,9 @@ def _schedule(plan: LevelPlan, rows: Rows | None, rate_rps: float) -> tuple[Wind
     count = enough(rate_rps, measure.warmup_s + measure.duration_s + drain_s, plan.min_requests)
     while True:
         times, positions = _unit(plan, rows, count)
+        if plan.workload.arrivals.process == "replay":
+            measured = max(plan.min_requests, round(measure.duration_s * rate_rps))
+            times = levelled(times, warmup=measure.warmup_s * rate_rps, measured=measured) * _stretch(plan)
         arrival_s = times / rate_rps
         window = window_of(
             arrival_s, warmup_s=measure.warmup_s, duration_s=measure.duration_s, min_requests=plan.min_requests
@@ -149,8 +153,13 @@ def _unit(plan: LevelPlan, rows: Rows | None, count: int) -> tuple[FloatArray, I
         raise InputError(f"workload.arrivals: got replay with a {source.kind} source: only a trace has gaps of its own")
     grid_s = grid_of(rows.timestamp_s, source.grid_s)
     times, positions = replay_times(rows.timestamp_s, count, grid_s=grid_s, seed=plan.seed, number=plan.number)
-    stretch = source.scale_time if plan.workload.load.kind == "rate" else 1.0
-    return times * stretch, positions
+    return times, positions
+
+
+def _stretch(plan: LevelPlan) -> float:
+    """Factor on a trace's gaps beside the offered rate."""
+    source = plan.workload.source
+    return source.scale_time if isinstance(source, Trace) and plan.workload.load.kind == "rate" else 1.0
 
 
 def _positions(plan: LevelPlan, rows: Rows | None, count: int) -> IntArray:

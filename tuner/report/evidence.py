@@ -7,12 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner import objective_file, studyfile
 from tuner.errors import InputError, MeasurementError
 from tuner.ledger import Ledger
 from tuner.outcome import Outcome
 from tuner.report import words
 from tuner.report.tails import Tails, tails
-from tuner.result import last_attempts
+from tuner.result import assemble, last_attempts
 from tuner.runfiles import TornFileError, read_json
 from tuner.trialfiles import COMMANDS
 
@@ -23,7 +24,13 @@ Measured = Mapping[str, tuple[Entry, Tails | None]]
 
 @dataclass(frozen=True)
 class Evidence:
-    """One study, for reading. `result` is `result.json`."""
+    """
+    One study, for reading; what costs time is read once.
+
+    Args:
+        ledger: Of the study.
+        result: `result.json`, or the same made from the outcomes so far where the study was killed.
+    """
 
     ledger: Ledger
     result: Mapping[str, Any]
@@ -54,6 +61,12 @@ class Evidence:
         named = self.named
         return None if base is not None and named is not None and base["trial"] == named["trial"] else base
 
+    @cached_property
+    def measured(self) -> Measured:
+        """The configuration that the report is about, and the baseline where it is another one."""
+        entries = {words.role_of_named(self.result): self.named, "baseline": self.baseline}
+        return {who: (entry, self._tails(entry)) for who, entry in entries.items() if entry is not None}
+
     def commands(self, trial: int) -> list[dict[str, Any]]:
         """Role, argv and env of each process of the trial's last attempt; [] when simulated or not known."""
         try:
@@ -62,14 +75,12 @@ class Evidence:
             return []
         return [command for command in found if isinstance(command, dict) and command.get("argv")]
 
-    def tails(self, entry: Entry | None) -> Tails | None:
+    def _tails(self, entry: Entry) -> Tails | None:
         """
         Distributions over the windows that the entry's figures come from, repeats of the verification pooled.
 
         None when nothing was measured, or its records are missing, damaged or kept as summaries without chunks.
         """
-        if entry is None:
-            return None
         try:
             trial = self.ledger.trial(entry["trial"])
             repeats = [level.number for level in trial.levels() if level.purpose == "verify" and _same(level, entry)]
@@ -79,26 +90,42 @@ class Evidence:
         return found if found is not None and found.ttft.total else None
 
 
-def read(path: Path) -> Evidence:
+def read(study: Path | Evidence) -> Evidence:
     """
-    The study in this directory.
+    The study in this directory; one that was read already is given back, with all that was read of it.
+
+    A study that was killed has no `result.json`: what was measured until then stands as that of an interrupted one.
 
     Raises:
-        InputError: It is no study, or has no `result.json` yet.
+        InputError: It is no study, or nothing was measured yet.
     """
-    ledger = Ledger.open(path)
+    if isinstance(study, Evidence):
+        return study
+    ledger = Ledger.open(study)
     result = ledger.read_json("result.json")
-    if not isinstance(result, dict):
-        raise InputError(
-            f"{path}: there is no result.json yet; `tuner optimize --study {path.name}` takes the study up"
-        )
-    return Evidence(ledger, result)
+    return Evidence(ledger, result if isinstance(result, dict) else _partial(ledger))
 
 
-def measured(evidence: Evidence) -> Measured:
-    """The configuration that the report is about, and the baseline where it is another one."""
-    entries = {words.role_of_named(evidence.result): evidence.named, "baseline": evidence.baseline}
-    return {who: (entry, evidence.tails(entry)) for who, entry in entries.items() if entry is not None}
+def _partial(ledger: Ledger) -> Mapping[str, Any]:
+    """`result.json` of a study that has none, from its outcomes."""
+    outcomes = ledger.outcomes()
+    again = f"`tuner optimize --study {ledger.path.name}` takes the study up"
+    if not outcomes:
+        raise InputError(f"{ledger.path}: there is no result.json yet, nor a finished trial; {again}")
+    spent = ledger.spent()
+    return assemble(
+        objective_file.load(ledger.path / studyfile.OBJECTIVE),
+        ledger.name,
+        outcomes,
+        {},
+        None,
+        "interrupted",
+        {"gpu_hours": spent.unit_hours, "wall_s": spent.wall_s, "requests": spent.requests},
+        str(ledger.study["source"]),
+        next((outcome.facts for outcome in outcomes if outcome.facts), {}),
+        rejected=ledger.rejected(),
+        warnings=["a tuner is at work on this study; these are its trials so far"] if ledger.live else [],
+    )
 
 
 def _same(level: Any, entry: Entry) -> bool:

@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from tuner.report import plots, rows, text, words
-from tuner.report.evidence import Entry, Evidence, Measured, measured, read
+from tuner.report.evidence import Entry, Evidence, Measured, read
 from tuner.report.levers import levers, not_tried
 from tuner.report.limits import limit_name, limit_rows
 from tuner.report.plots import Boundary, Curve
@@ -18,16 +18,17 @@ from tuner.runfiles import replace_bytes
 NAME = "report.html"
 
 
-def write(ledger_path: Path) -> Path:
+def write(study: Path | Evidence) -> Path:
     """
-    Write the report of the study in this directory, and return its path.
+    Write the report of a study, given by its directory or as read, and return its path.
 
     Raises:
-        InputError: It is no study, or has no result yet.
+        InputError: It is no study, or nothing was measured yet.
         StudyFailed: The directory cannot be written.
     """
-    path = ledger_path / NAME
-    replace_bytes(path, page(read(ledger_path)).encode())
+    evidence = read(study)
+    path = evidence.ledger.path / NAME
+    replace_bytes(path, page(evidence).encode())
     return path
 
 
@@ -45,7 +46,7 @@ def page(evidence: Evidence) -> str:
 
 def _context(evidence: Evidence) -> dict[str, Any]:
     result, named, base = evidence.result, evidence.named, evidence.baseline
-    tails = measured(evidence)
+    tails = evidence.measured
     return {
         "study": str(result["study"]),
         "model": str(result["model"]),

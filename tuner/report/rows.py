@@ -44,6 +44,7 @@ class TrialRow:
     outcome: str
     reason: str
     configuration: str
+    distinct: str  # the same without the knobs that all trials share
     gpus: str
     cost: str
     goodput: str
@@ -120,8 +121,16 @@ def trial_rows(evidence: Evidence) -> list[TrialRow]:
     by_number = {outcome.trial: outcome for outcome in evidence.outcomes}
     ordered = [trial for trial in ranking if trial in by_number]
     ordered += [trial for trial in by_number if trial not in ranking]
-    marks = highlighted(evidence)
-    return [_trial(by_number[trial], ranking.get(trial), marks.get(trial, "")) for trial in ordered]
+    marks, same = highlighted(evidence), shared(evidence.outcomes)
+    return [_trial(by_number[trial], ranking.get(trial), marks.get(trial, ""), same) for trial in ordered]
+
+
+def shared(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Knobs that every trial sets to the same value; {} of a single trial."""
+    first, *others = (outcome.configuration.knobs for outcome in outcomes) if outcomes else ({},)
+    if not others:
+        return {}
+    return {name: value for name, value in first.items() if all((name, value) in each.items() for each in others)}
 
 
 def highlighted(evidence: Evidence) -> dict[int, str]:
@@ -166,7 +175,7 @@ def good_means(evidence: Evidence) -> str:
     return f"complete, {', '.join(parts)}" if parts else "complete"
 
 
-def _trial(outcome: Outcome, row: Entry | None, mark: str) -> TrialRow:
+def _trial(outcome: Outcome, row: Entry | None, mark: str, same: Mapping[str, object]) -> TrialRow:
     cost = text.UNKNOWN if row is None else text.amount(row["cost_per_1k_good_requests"])
     worst = max(row["margins"].values(), default=None) if row is not None else None
     why = outcome.cause if outcome.state in ("config_failed", "infra_failed", "rejected", "pruned") else ""
@@ -182,6 +191,7 @@ def _trial(outcome: Outcome, row: Entry | None, mark: str) -> TrialRow:
         outcome=words.outcome(outcome.state),
         reason=reason,
         configuration=text.knobs(outcome.configuration.knobs),
+        distinct=_distinct(outcome, same),
         gpus=str(outcome.units),
         cost=cost,
         goodput=text.UNKNOWN if row is None else text.number(row["goodput_rps"]),
@@ -190,6 +200,11 @@ def _trial(outcome: Outcome, row: Entry | None, mark: str) -> TrialRow:
         sure=sure,
         n=text.UNKNOWN if row is None or row["n"] is None else f"{row['n']:,}",
     )
+
+
+def _distinct(outcome: Outcome, same: Mapping[str, object]) -> str:
+    own = {name: value for name, value in outcome.configuration.knobs.items() if name not in same}
+    return text.knobs(own) if own or not same else "nothing beyond what is the same in all"
 
 
 def _latency(named: Entry, base: Entry | None, label: str, metric: str, statistic: str) -> Pair:

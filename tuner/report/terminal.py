@@ -3,24 +3,34 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from tuner.report import rows, text, words
-from tuner.report.evidence import Entry, Evidence, measured, read
+from tuner.report.evidence import Entry, Evidence, read
 from tuner.report.levers import Lever, levers, not_tried
 from tuner.report.limits import limit_rows
 
+#: Columns before what stands below a trial's figures.
+_INDENT = 7
+#: Columns of text at the start of a trial's line.
+_NAMES = 2
 
-def render(ledger_path: Path, console: Console) -> None:
+#: Columns of a lever's name, at most.
+_LONGEST_LEVER = 32
+
+
+def render(study: Path | Evidence, console: Console) -> None:
     """
-    Print the report of the study in this directory.
+    Print the report of a study, given by its directory or as read; made for 80 columns and more.
 
     Raises:
-        InputError: It is no study, or has no result yet.
+        InputError: It is no study, or nothing was measured yet.
     """
-    evidence = read(ledger_path)
+    evidence = read(study)
     result, named = evidence.result, evidence.named
     sim = " (simulated)" if result["source"] == "simulated" else ""
     console.print(Text(words.headline(result), style="bold"))
@@ -36,7 +46,7 @@ def render(ledger_path: Path, console: Console) -> None:
     same = not_tried(evidence.outcomes)
     if same:
         console.print(Text(f"Not tried, because every trial had the same value: {'; '.join(same)}.", style="dim"))
-    _print(console, _trials(evidence, sim))
+    _trials(evidence, console, sim)
 
 
 def _named(evidence: Evidence, named: Entry, console: Console, sim: str) -> None:
@@ -51,7 +61,7 @@ def _named(evidence: Evidence, named: Entry, console: Console, sim: str) -> None
     for pair in rows.pairs(evidence):
         figures.add_row(*_plain(pair.name, pair.named, pair.baseline, pair.change)[: len(heads)])
     _print(console, figures)
-    tails = measured(evidence)
+    tails = evidence.measured
     for who, (entry, _) in tails.items():
         n = text.UNKNOWN if entry["n"] is None else f"{entry['n']:,}"
         title = f"Limits: {who}{sim}, n = {n} requests"
@@ -72,25 +82,59 @@ def _named(evidence: Evidence, named: Entry, console: Console, sim: str) -> None
 
 
 def _levers(found: Sequence[Lever], currency: str, sim: str) -> Table:
-    heads = ["lever", "value", "trials", "best", f"{currency} per 1,000 good", "than the best other", "n"]
-    table = _table(f"What each lever is worth{sim}", heads, right=(2, 3, 6))
-    for row in found:
+    """A row for each lever, which takes the room of its long name once, and below it one for each value."""
+    heads = ["lever, value", "trials", "best", f"{currency} per 1,000 good", "than the best other", "n"]
+    table = _table(f"What each lever is worth{sim}", heads, right=(1, 2, 5))
+    # Fixed, so that only the two columns of words give way where there is little room.
+    table.columns[0].width = min(_LONGEST_LEVER, max((len(row.knob) for row in found), default=1))
+    table.columns[-1].width = max((len(row.n) for row in found), default=1)
+    for place, row in enumerate(found):
+        if place == 0 or row.knob != found[place - 1].knob:
+            table.add_row(*_plain(row.knob, "", "", "", "", ""))
         best = text.UNKNOWN if row.trial is None else str(row.trial)
-        table.add_row(*_plain(row.knob, row.value, str(row.trials), best, row.cost, row.difference, row.n))
+        table.add_row(*_plain(f"  {row.value}", str(row.trials), best, row.cost, row.difference, row.n))
     return table
 
 
-def _trials(evidence: Evidence, sim: str) -> Table:
+def _trials(evidence: Evidence, console: Console, sim: str) -> None:
+    """One line of figures a trial; below it its configuration, wrapped, and why it ended so, cut to one line."""
+    found = rows.trial_rows(evidence)
+    if not found:
+        return
+    heads = ["trial", "outcome", f"{evidence.currency}/1,000", "good/s", "load", "margin", "n"]
+    lines = [heads, *([r.trial, _ending(r), r.cost, r.goodput, r.load, r.margin, r.n] for r in found)]
+    widths = [max(cell_len(line[column]) for line in lines) for column in range(len(heads))]
+    console.print(Text(f"\nAll trials{sim}", style="bold"))
     unit = evidence.result["load"]["unit"]
-    heads = ["trial", "outcome", f"{evidence.currency} per 1,000 good", "good/s", f"at {unit}", "worst margin", "n"]
-    table = _table(f"All trials{sim}", [*heads, "configuration and reason"], right=(2, 3, 4, 5, 6))
-    for row in rows.trial_rows(evidence):
-        trial = f"{row.trial} {row.mark}".strip()
-        ending = f"{row.outcome}, {row.sure}" if row.sure else row.outcome
-        what = f"{row.configuration}\n{row.reason}" if row.reason else row.configuration
+    about = f"cost per 1,000 good requests; load in {unit}; margin: worst limit, below 0 is kept"
+    console.print(Text(about, style="dim"))
+    same = rows.shared(evidence.outcomes)
+    if same:
+        console.print(Text(f"Same in all: {text.knobs(same)}.", style="dim"))
+    console.print(_line(heads, widths, "dim"))
+    for row, line in zip(found, lines[1:], strict=True):
         style = "dim" if row.cost == text.UNKNOWN else "bold" if row.mark else ""
-        table.add_row(*_plain(trial, ending, row.cost, row.goodput, row.load, row.margin, row.n, what), style=style)
-    return table
+        console.print(_line(line, widths, style))
+        mark = f"{row.mark}: " if row.mark else ""
+        below = [Text(f"{mark}{row.distinct}", style=style)]
+        if row.reason:
+            reason = " ".join(row.reason.split())
+            below.append(Text(reason, style=style, no_wrap=True, overflow="ellipsis"))
+        for each in below:
+            console.print(Padding(each, (0, 0, 0, _INDENT)))
+
+
+def _ending(row: rows.TrialRow) -> str:
+    return f"{row.outcome}, {row.sure}" if row.sure == "verified" else row.outcome
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], style: str) -> Text:
+    """Trial and outcome to the left, figures to the right."""
+    padded = []
+    for place, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        room = " " * (width - cell_len(cell))
+        padded.append(cell + room if place < _NAMES else room + cell)
+    return Text("  ".join(padded).rstrip(), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _table(title: str, heads: Sequence[str], right: Sequence[int]) -> Table:

@@ -1,0 +1,149 @@
+"""
+What connects one engine to others: KV transfer between prefill and decode, KV stores. Pure.
+
+vLLM takes one connector; several are wrapped into its MultiConnector, the transfer first. A store serves the engines
+that fill KV caches: those of the role `engine`, or prefill. Names and defaults of vLLM 0.32.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tuner.configuration import Configuration, Role
+from tuner.deployment import stores
+from tuner.deployment.spec import PortNeed
+from tuner.flags import compact_json
+from tuner.model import GIB
+from tuner.slo import Objective, Pool
+
+#: What a decode engine does when blocks do not arrive: the request fails and is seen, rather than being computed again.
+FAILURE_POLICY = "fail"
+_KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """Arguments, environment, ports and files that one engine gets beside its own; templates as in `spec`."""
+
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[PortNeed, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Connector:
+    config: Mapping[str, object]
+    env: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[PortNeed, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def attach(configuration: Configuration, role: Role, pool: Pool, objective: Objective) -> Attachment:
+    """How the engines of a role are connected; nothing for an aggregated engine without a store."""
+    found: list[_Connector] = []
+    if configuration.mode == "disaggregated":
+        found.append(_TRANSFERS[str(configuration.kv_transfer)](role, pool, objective))
+    if configuration.kv_store != "none" and role.name == configuration.storing_role:
+        found.append(_STORES[configuration.kv_store](configuration, role, pool))
+    if not found:
+        return Attachment()
+    config = found[0].config if len(found) == 1 else _several([each.config for each in found])
+    return Attachment(
+        argv=("--kv-transfer-config", compact_json(config)),
+        env={name: value for each in found for name, value in each.env.items()},
+        ports=tuple(need for each in found for need in each.ports),
+        files={name: text for each in found for name, text in each.files.items()},
+    )
+
+
+def _several(configs: list[Mapping[str, object]]) -> Mapping[str, object]:
+    return {
+        "kv_connector": "MultiConnector",
+        "kv_role": configs[0]["kv_role"],
+        "kv_load_failure_policy": FAILURE_POLICY,
+        "kv_connector_extra_config": {"connectors": configs},
+    }
+
+
+def _nixl(role: Role, pool: Pool, objective: Objective) -> _Connector:
+    """Each rank has a side channel, at the first port plus its number; so each engine has a block of its own."""
+    config: dict[str, object] = {
+        "kv_connector": "NixlConnector",
+        "kv_role": _KV_ROLES[role.name],
+        "kv_load_failure_policy": FAILURE_POLICY,
+    }
+    if pool.unit == "cpu":
+        config["kv_buffer_device"] = "cpu"
+    if objective.engine.connector_module:
+        config["kv_connector_module_path"] = objective.engine.connector_module
+    env = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "${host}", "VLLM_NIXL_SIDE_CHANNEL_PORT": "${port:side_channel}"}
+    return _Connector(config, env, (PortNeed("side_channel", role.units_each),))
+
+
+def _mooncake(role: Role, pool: Pool, objective: Objective) -> _Connector:
+    """
+    Prefill engines are found by their bootstrap server; ranks of data parallelism count on from its port.
+
+    Blocks that nobody fetches are held as long as a client waits for its first token, not for the default of 480 s.
+    """
+    config: dict[str, object] = {
+        "kv_connector": "MooncakeConnector",
+        "kv_role": _KV_ROLES[role.name],
+        "kv_load_failure_policy": FAILURE_POLICY,
+        "kv_connector_extra_config": {"mooncake_protocol": stores.protocol(pool)},
+    }
+    if objective.engine.connector_module:
+        config["kv_connector_module_path"] = objective.engine.connector_module
+    env = {
+        "VLLM_HOST_IP": "${host}",
+        "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": str(math.ceil(objective.workload.timeout.first_token_s)),
+    }
+    if role.name != "prefill":
+        return _Connector(config, env)
+    env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] = "${port:bootstrap}"
+    return _Connector(config, env, (PortNeed("bootstrap", role.units_each),))
+
+
+def _cpu_offload(configuration: Configuration, role: Role, _: Pool) -> _Connector:
+    """The engine's own host memory; every engine, and every rank of data parallelism, has an equal share."""
+    size = float(configuration.effective.get("kv_store_ram_gib") or 0) * GIB
+    shares = role.replicas * int(role.flags.get("data_parallel_size") or 1)
+    return _Connector(
+        {
+            "kv_connector": "OffloadingConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"cpu_bytes_to_use": int(size / shares)},
+        }
+    )
+
+
+def _lmcache(*_: object) -> _Connector:
+    """The connector of LMCache's multi-process mode."""
+    server = stores.LMCACHE
+    return _Connector(
+        {
+            "kv_connector": "LMCacheMPConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {
+                "lmcache.mp.host": f"tcp://${{host:{server}}}",
+                "lmcache.mp.port": f"${{port:{server}/rpc}}",
+            },
+        }
+    )
+
+
+def _mooncake_store(configuration: Configuration, _: Role, pool: Pool) -> _Connector:
+    return _Connector(
+        {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"},
+        {"VLLM_HOST_IP": "${host}", "MOONCAKE_CONFIG_PATH": "${file:mooncake.json}"},
+        files={"mooncake.json": stores.engine_file(configuration, pool)},
+    )
+
+
+_TRANSFERS: Mapping[str, Callable[[Role, Pool, Objective], _Connector]] = {"nixl": _nixl, "mooncake": _mooncake}
+_STORES: Mapping[str, Callable[[Configuration, Role, Pool], _Connector]] = {
+    "cpu_offload": _cpu_offload,
+    "lmcache": _lmcache,
+    "mooncake": _mooncake_store,
+}
