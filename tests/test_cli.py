@@ -83,12 +83,13 @@ def tuner(monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["tuner", *map(str, arguments)])
-        before = signal.getsignal(signal.SIGTERM)
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             with pytest.raises(SystemExit) as ended:
                 cli.main()
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
         return int(ended.value.code or 0), *capsys.readouterr()
 
     return run

@@ -2,9 +2,12 @@
 
 import gc
 import json
+import math
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -23,6 +26,8 @@ app = typer.Typer(
 )
 
 OK, WRONG_INPUT, NOT_FEASIBLE, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
+#: Seconds in which ending what was started is not interrupted again.
+PATIENCE_S = 30.0
 #: Exit code of a study by its status.
 STATUS_CODES = {"winner": OK, "no_gain": OK, "no_feasible": NOT_FEASIBLE, "failed": FAILED, "interrupted": INTERRUPTED}
 
@@ -260,13 +265,18 @@ def ui(
 
 def main() -> NoReturn:
     """Run a command; the one place where an exception becomes an exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    stop = _interrupt_once()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell leaves it for what runs in the background
+            signal.signal(number, stop)
     gc.set_threshold(100_000, 50, 100)  # a level makes millions of pairs (time, tokens), which no cycle can hold
     try:
         app(standalone_mode=True)
     except InputError as error:
         _fail(str(error), WRONG_INPUT)
     except Interrupted as error:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # all is done: one signal more must not change the exit code
         _fail(str(error), INTERRUPTED)
     except TunerError as error:
         _fail(str(error), FAILED)
@@ -276,8 +286,17 @@ def main() -> NoReturn:
     sys.exit(OK)
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+def _interrupt_once() -> Callable[..., None]:
+    """A signal handler: the first signal interrupts, and repeats do not disturb the tidying up for `PATIENCE_S`."""
+    asked_s = -math.inf
+
+    def handle(*_: object) -> None:
+        nonlocal asked_s
+        if time.monotonic() - asked_s >= PATIENCE_S:
+            asked_s = time.monotonic()
+            raise KeyboardInterrupt
+
+    return handle
 
 
 def _fail(message: str, code: int) -> NoReturn:
