@@ -22,10 +22,9 @@ from tuner.configuration import Configuration
 from tuner.load.plan import LevelPlan
 from tuner.simulator.fleet import Fleet
 from tuner.simulator.level import Level
-from tuner.simulator.scheduler import Link
 from tuner.simulator.setup import resolve
 from tuner.slo import Cluster as Pools
-from tuner.slo import Limit, Measure, Objective, Pool, Prices, Search, Slo, Synthetic, Workload
+from tuner.slo import Limit, Measure, Objective, Pool, Prices, Scalar, Search, Slo, Synthetic, Workload
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,9 @@ def fleet(configuration: Configuration) -> Fleet:
 
 
 def split() -> Fleet:
-    """Two engines for prompts and two for answers, each on two H100, 50 GB/s between them."""
-    half = resolve(Configuration({"tensor_parallel_size": 2}), WANTED)
-    link = Link(0.0005, 262_144 / 50e9)
-    groups = (replace(half.first, role="prefill", engines=2), replace(half.first, role="decode", engines=2, link=link))
-    return replace(half.fleet, groups=groups, hand_over_s=half.front_end_s)
+    """Two engines for prompts and two for answers, each on two H100."""
+    knobs: dict[str, Scalar] = {"mode": "disaggregated", "prefill_replicas": 2, "decode_replicas": 2}
+    return fleet(Configuration({**knobs, "tensor_parallel_size": 2}))
 
 
 def level(

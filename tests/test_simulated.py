@@ -262,6 +262,8 @@ def test_nothing_is_started():
         ({"tensor_parallel_size": 2, "replicas": 3}, "max_gpus is 4"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size 2 is not simulated"),
         ({"mode": "pd"}, "mode pd is not simulated"),
+        ({"mode": "disaggregated", "prefill_tensor_parallel_size": 2, "decode_tensor_parallel_size": 2}, None),
+        ({"mode": "disaggregated", "prefill_tensor_parallel_size": 2, "decode_replicas": 3}, "max_gpus is 4"),
         ({"kv_store": "diskette"}, "kv_store diskette is not simulated"),
     ],
 )
@@ -354,3 +356,29 @@ def test_a_store_finds_what_the_engine_has_forgotten():
         return sum(r.first_token_s - r.scheduled_s for r in data.records[40:] if r.first_token_s is not None)
 
     assert late(stored) < 0.7 * late(without)
+
+
+SPLIT = Configuration({"mode": "disaggregated", "tensor_parallel_size": 2, "decode_max_num_seqs": 32})
+
+
+def test_prefill_and_decode_apart_carry_a_level():
+    """Two GPUs for prompts, two for answers: every request ends, every prompt is transferred, gaps never stall."""
+    data, whole = (drive(configuration=configuration, rate=6.0) for configuration in (SPLIT, TP4))
+    assert {record.status for record in data.records if record.phase == "measured"} == {"ok"}
+    assert invalid_reason(data) == ""
+    assert data.counters["kv_transfer_share"] > 0.99
+    longest = [
+        max(b[0] - a[0] for r in level.records for a, b in zip(r.chunks, r.chunks[1:], strict=False))
+        for level in (data, whole)
+    ]
+    assert longest[0] < 0.5 * longest[1]
+    assert lines(drive(configuration=SPLIT, rate=6.0)) == lines(data)
+
+
+def test_facts_name_both_sides_of_a_split():
+    """Devices, memory and limits of each side, and what lies between them."""
+    with deployment(OBJECTIVE, SPLIT) as running:
+        facts = json.loads(json.dumps(dict(running.facts), allow_nan=False))
+    assert (facts["engines"], facts["decode"]["engines"]) == (1, 1)
+    assert (facts["max_num_seqs"], facts["decode"]["max_num_seqs"]) == (1024, 32)
+    assert facts["decode"]["link_tokens_per_s"] == pytest.approx(50e9 / 262144)
