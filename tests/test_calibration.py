@@ -53,8 +53,10 @@ def objective_path(directory: Path, rate: float = 2.0, text: str = TEXT) -> Path
     return path
 
 
-def live_study(directory: Path, name: str = "live", *, source: str = "live", loads=LOADS, full: bool = True) -> Ledger:
-    """A study whose levels come from a simulator with the constants of `TRUTH`."""
+def live_study(
+    directory: Path, name: str = "live", *, source: str = "live", loads=LOADS, full: bool = True, disturbed: int = -1
+) -> Ledger:
+    """A study whose levels come from a simulator with the constants of `TRUTH`; steps of one may take twice that."""
     ledger = Ledger.create(
         directory / "runs",
         name,
@@ -67,9 +69,11 @@ def live_study(directory: Path, name: str = "live", *, source: str = "live", loa
         objective = objective_file.load(objective_path(directory, rate))
         configuration = Configuration({"tensor_parallel_size": tensor_parallel})
         ledger.begin(number, 1, configuration)
+        slow = replace(TRUTH, scale_prefill=2 * TRUTH.scale_prefill, scale_decode=2 * TRUTH.scale_decode)
+        truth = slow if number == disturbed else TRUTH
         outcome = run(
             Task(number, 1, configuration, seed=0, first=None, beat=None),
-            SimulatedLauncher(objective, calibration=TRUTH).deployment(configuration, directory),
+            SimulatedLauncher(objective, calibration=truth).deployment(configuration, directory),
             objective,
             keep=lambda level, data, number=number: ledger.write_level(number, level, data, full=full),
             listen=lambda event: None,
@@ -107,7 +111,17 @@ def test_residuals_say_how_well_the_levels_are_met(fitted):
     assert found.worst("ttft_p50") < 0.05
     assert found.worst("itl_p50") < 0.08
     assert "on the 4 levels it was fitted to" in found.expected_error["ttft"]
+    assert "warning" not in calibration.text(found)
     assert set(found.expected_error) == {"ttft", "tpot", "itl", "e2el"}
+
+
+def test_one_disturbed_level_does_not_move_the_others(tmp_path):
+    """Four levels, and one beside another program: the four are met as without it, and the reader is warned."""
+    found = calibration.calibrate(live_study(tmp_path, loads=(*LOADS, (4, 3)), disturbed=4), tmp_path / "runs")
+    assert found.scale_prefill == pytest.approx(TRUTH.scale_prefill, rel=0.1)
+    quiet = [each for each in found.residuals if each.trial != 4]
+    assert max(abs(each.error) for each in quiet if each.statistic.endswith("p50")) < 0.1
+    assert "warning: a median is" in calibration.text(found)
 
 
 def test_a_fit_is_stored_and_comes_back(fitted):
