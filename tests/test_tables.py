@@ -152,6 +152,18 @@ def test_a_model_is_known_by_its_shape(tmp_path, quantisation, precision):
         assert made.step_time.step(((100, 0),), 7, 900) == found[1].step(((100, 0),), 7, 900)
 
 
+def test_a_directory_of_ones_own_goes_first(tmp_path, monkeypatch):
+    """`TUNER_STEPTIMES` names it; what it does not hold comes from the shipped tables."""
+    (path,) = (path for path in FILES if path.stem == "qwen3-32b-h100-80gb")
+    content = json.loads(path.read_text())
+    content["origin"]["version"] = "of my own"
+    (tmp_path / path.name).write_text(json.dumps(content))
+    monkeypatch.setenv(tables.MORE, str(tmp_path))
+    knobs = {"tensor_parallel_size": 2}
+    assert "of my own" in resolved("Qwen/Qwen3-32B", knobs).step_times
+    assert resolved("Qwen/Qwen3-8B", knobs).step_times.startswith("aiconfigurator-core 0.12")
+
+
 def test_another_mlp_is_another_model():
     """Same layers and heads, twice the MLP: no table of the smaller one is taken for it."""
     facts = from_config(LLAMA_8B | {"intermediate_size": 28672}, name="wider")

@@ -3,7 +3,8 @@ Builds the simulator's step-time tables from the kernel measurements of `aiconfi
 
     pip install "aiconfigurator-core==0.12.*"            # in an environment of its own; it works offline
     python tools/build_tables.py                         # every shipped table
-    python tools/build_tables.py --model llama-3.1-8b --device H100-80GB --out /tmp/tables
+    python tools/build_tables.py --model Qwen/Qwen3-14B-FP8 --device H100-80GB --out tables   # any that it knows
+    TUNER_STEPTIMES=tables tuner optimize …              # and a study that uses it
 
 One file for each model and device. What its numbers mean stands in `tuner/simulator/tables.py`, which reads them.
 """
@@ -65,7 +66,7 @@ DIGITS, FEWER_DIGITS = 4, 3  # significant; fewer where the measurement has no m
 def main() -> int:
     """Build what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=sorted(MODELS), action="append")
+    parser.add_argument("--model", action="append", help=f"{', '.join(MODELS)}, or a name that the package knows")
     parser.add_argument("--device", choices=sorted(DEVICES), action="append")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "tuner" / "data" / "steptimes")
     options = parser.parse_args()
@@ -73,8 +74,8 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     for model in options.model or MODELS:
         for device in options.device or DEVICES:
-            path = options.out / f"{model}-{device.lower()}.json"
-            content = table(MODELS[model], DEVICES[device], device)
+            path = options.out / f"{model.rpartition('/')[2].lower()}-{device.lower()}.json"
+            content = table(MODELS.get(model, model), DEVICES[device], device)
             if not (content["shared"] and content["attention"]):
                 sys.stdout.write(f"{path.name}: nothing was measured\n")
                 continue

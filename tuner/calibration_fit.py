@@ -25,8 +25,8 @@ from tuner.simulator.calibrated import STATISTICS, Calibration, Residual
 FITTED: Mapping[str, tuple[int, ...]] = {"ttft": (10, 50, 90, 95), "itl": (50, 90, 95, 99)}
 #: How often a descent may look for a better point; each look simulates the levels five times.
 MOST_STEPS = 10
-#: Where it starts: how much of the median TTFT is front end. From the best end two simplexes go on, one after the other,
-#: each for so many looks.
+#: Where it starts: how much of the median TTFT is front end. From the best end two simplexes go on, one after the
+#: other, each for so many looks.
 STARTS = (0.1, 0.3, 0.5)
 MOST_LOOKS = 150
 _START_C0 = 0.05  # of the median ITL
