@@ -88,18 +88,20 @@ def table(model: str, system: str, device: str) -> dict[str, Any]:
     """The content of one file; what was not measured there (no 8-bit units, no room for the experts) is left out."""
     from aiconfigurator_core.sdk.engine import EngineHandle
 
-    shape = shape_of(model)
-    experts = "num_local_experts" in config_of(model)
+    config = config_of(model)
+    mixed = (config.get("quantization_config") or {}).get("quant_method") == "mxfp4"
 
     def engine(size: int, precision: str, cache: str) -> Any:
-        more = {"moe_tp_size": size} if experts else {}
+        more: dict[str, Any] = {"moe_tp_size": size} if experts_of(config) > 1 else {}
+        if more and not mixed:
+            more["moe_quant_mode"] = "fp8" if precision == "fp8_static" else precision
         return EngineHandle.compile(
             model, system, "vllm", tp_size=size, gemm_quant_mode=precision, kvcache_quant_mode=cache, **more
         )
 
     shared, attention = [], []
     for size in TENSOR_PARALLEL:
-        for precision, name in (MIXED if experts else PRECISIONS).items():
+        for precision, name in (MIXED if mixed else PRECISIONS).items():
             with suppressed():
                 made = engine(size, name, "bfloat16")
                 values = rounded(rising([1000 * shared_ms(made, tokens) for tokens in TOKENS]))
@@ -111,7 +113,7 @@ def table(model: str, system: str, device: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": model,
-        "shape": shape,
+        "shape": shape_of(config),
         "device": device,
         "origin": {
             "package": PACKAGE,
@@ -149,10 +151,10 @@ def attention_of(engine: Any) -> dict[str, Any]:
 
 
 def suppressed() -> contextlib.AbstractContextManager[None]:
-    """The package's word for what it has no data of."""
+    """The package's words for what it has no data of, and for experts that cannot be split over so many GPUs."""
     from aiconfigurator_core.sdk.errors import MissingSystemFlopsError, PerfDataNotAvailableError
 
-    return contextlib.suppress(MissingSystemFlopsError, PerfDataNotAvailableError)
+    return contextlib.suppress(MissingSystemFlopsError, PerfDataNotAvailableError, ValueError)
 
 
 def shared_ms(engine: Any, tokens: int) -> float:
@@ -184,21 +186,25 @@ def config_of(model: str) -> dict[str, Any]:
     return dict(json.loads((root / f"{model.replace('/', '--')}_config.json").read_text(encoding="utf-8")))
 
 
-def shape_of(model: str) -> dict[str, int]:
-    """What a served model is recognised by: its sizes, and how many parameters lie behind each token's path."""
-    config = config_of(model)
+def experts_of(config: Mapping[str, Any]) -> int:
+    """1 of a model without."""
+    return int(config.get("num_local_experts") or config.get("num_experts") or 1)
+
+
+def shape_of(config: Mapping[str, Any]) -> dict[str, int]:
+    """What a served model is recognised by: its sizes, and how many parameters it has in all."""
     hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     kv_heads, head_dim = config["num_key_value_heads"], config.get("head_dim") or hidden // heads
-    mlps = config.get("num_local_experts", 1)
     attention = hidden * head_dim * 2 * (heads + kv_heads)
     embeddings = config["vocab_size"] * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    mlp = 3 * hidden * (config.get("moe_intermediate_size") or config["intermediate_size"])
     return {
         "layers": layers,
         "hidden": hidden,
         "heads": heads,
         "kv_heads": kv_heads,
         "head_dim": head_dim,
-        "parameters": embeddings + layers * (attention + mlps * 3 * hidden * config["intermediate_size"]),
+        "parameters": embeddings + layers * (attention + experts_of(config) * mlp),
     }
 
 

@@ -50,7 +50,7 @@ def quiet() -> set[int]:
 
 
 def test_a_real_engine_is_tuned_end_to_end(tmp_path, quiet):
-    """Six trials placed by Ray, driven by a real trace: a winner or an honest no_gain within 25 minutes, all on disk."""
+    """Six trials placed by Ray on a real trace: a winner or an honest no_gain within 25 minutes, all on disk."""
     begun = time.monotonic()
     command = [*TUNER, "optimize", "--slo", str(DEMO), "--runs", str(tmp_path), "--study", "demo", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=2 * MINUTES_25)

@@ -3,8 +3,8 @@ Step times from measured kernels: the shipped tables, and how they are read betw
 
 A step takes what all its tokens share (products, norms, activations, all-reduces: a function of their number), plus
 the attention of its decodes (of their number and their mean context), plus the attention of each prompt chunk (of its
-length and of what lies before it). `tools/build_tables.py` makes the files; each names its origin and licence. Arrays
-only, so that a compiled step can read them too.
+length and of what lies before it). `tools/build_tables.py` makes the files; each names origin and licence. Arrays only,
+so that a compiled step can read them too.
 """
 
 import json
