@@ -23,8 +23,8 @@ import numpy as np
 
 from tuner.configuration import Configuration
 from tuner.simulator.cluster import Cluster
-from tuner.simulator.fleet import Fleet, Group, StoreKind, make_engines
-from tuner.simulator.scheduler import Link, Request
+from tuner.simulator.fleet import Fleet, StoreKind, make_engines
+from tuner.simulator.scheduler import Request
 from tuner.simulator.setup import resolve
 from tuner.simulator.split import SplitCluster
 from tuner.simulator.store import Tier
@@ -38,9 +38,6 @@ SHORTEST = 0.8
 CONCURRENCY = (1, 2, 4, 8, 16, 32, 64)
 ROUNDS = 6  # requests of each slot; the first and the last are not counted
 KV_BYTES = 262_144  # of a token, of this model
-LINK = Link(0.0005, KV_BYTES / 50e9)
-FRONT_END_S = 0.015
-NO_LIMIT = 10**9  # tokens of a request
 HITS = (0, 1000, 2000, 4000, 8000)
 FIXED_S = 0.150
 STORE_BYTES_PER_S = 43e9
@@ -71,33 +68,30 @@ class PointB:
     speed_up: float  # against no hit
 
 
-def group(knobs: dict[str, Scalar]) -> Group:
-    """One engine as the simulated cluster resolves it."""
+def fleet(knobs: dict[str, Scalar]) -> Fleet:
+    """A deployment on four GPUs, 50 GB/s between them, as the simulated cluster resolves it."""
     workload = Workload(Synthetic(INPUT, OUTPUT))
-    pools = Pools((Pool("gpus", "gpu", GPU, 1, 4, 1.0),), 4)
+    pools = Pools((Pool("gpus", "gpu", GPU, 1, 4, 1.0),), 4, interconnect_bytes_per_s=50e9)
     objective = Objective("", MODEL, Slo((Limit("ttft", "p99", 10.0),)), workload, pools, Prices("USD"), Search("vllm"))
-    return resolve(Configuration(knobs), objective).first
+    return resolve(Configuration(knobs), objective).fleet
 
 
 def deployments() -> dict[str, Fleet]:
-    """Those of case A, each on four GPUs."""
-    whole, half = group({"tensor_parallel_size": 4}), group({"tensor_parallel_size": 2})
-    small = group({"tensor_parallel_size": 4, "max_num_batched_tokens": 2048})
-    split = (replace(half, role="prefill"), replace(half, role="decode", link=LINK))
+    """Those of case A."""
     return {
-        AGGREGATED: Fleet((whole,), NO_LIMIT, FRONT_END_S),
-        SMALL: Fleet((small,), NO_LIMIT, FRONT_END_S),
-        SPLIT: Fleet(split, NO_LIMIT, FRONT_END_S, FRONT_END_S),
+        AGGREGATED: fleet({"tensor_parallel_size": 4}),
+        SMALL: fleet({"tensor_parallel_size": 4, "max_num_batched_tokens": 2048}),
+        SPLIT: fleet({"mode": "disaggregated", "tensor_parallel_size": 2}),
     }
 
 
-def closed_loop(name: str, fleet: Fleet, concurrency: int, *, rounds: int = ROUNDS) -> PointA:
+def closed_loop(name: str, served_by: Fleet, concurrency: int, *, rounds: int = ROUNDS) -> PointA:
     """So many requests at a time, their first ones spread over the time that one takes alone."""
-    engines = [make_engines(each) for each in fleet.groups]
+    engines = [make_engines(each) for each in served_by.groups]
     cluster = (
-        SplitCluster(*engines, front_end_s=fleet.front_end_s, hand_over_s=fleet.hand_over_s)
-        if fleet.split
-        else Cluster(engines[0], front_end_s=fleet.front_end_s)
+        SplitCluster(*engines, front_end_s=served_by.front_end_s, hand_over_s=served_by.hand_over_s)
+        if served_by.split
+        else Cluster(engines[0], front_end_s=served_by.front_end_s)
     )
     random = np.random.default_rng(7)
     sent: list[Request] = []
@@ -128,8 +122,8 @@ def closed_loop(name: str, fleet: Fleet, concurrency: int, *, rounds: int = ROUN
 def case_a(concurrencies: Sequence[int] = CONCURRENCY, *, rounds: int = ROUNDS) -> list[PointA]:
     """Every deployment under every concurrency."""
     return [
-        closed_loop(name, fleet, concurrency, rounds=rounds)
-        for name, fleet in deployments().items()
+        closed_loop(name, each, concurrency, rounds=rounds)
+        for name, each in deployments().items()
         for concurrency in concurrencies
     ]
 
@@ -138,7 +132,7 @@ def case_b(hits: Sequence[int] = HITS) -> list[PointB]:
     """
     One prompt after another. The engine's own cache has room for one only, so what it finds comes from the store.
     """
-    whole = group({"tensor_parallel_size": 4})
+    whole = fleet({"tensor_parallel_size": 4}).groups[0]
     blocks = (INPUT + 16) // whole.limits.block_size
     tier = Tier("ram", 1_000_000, 0.001, KV_BYTES / STORE_BYTES_PER_S)
     forgetful = replace(whole, limits=replace(whole.limits, blocks=blocks), store=StoreKind((tier,), shared=False))

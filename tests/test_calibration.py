@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner import calibration, objective_file
+from tuner import calibration, model, objective_file
 from tuner.configuration import Configuration
 from tuner.deployment.simulated import SimulatedLauncher
 from tuner.errors import InputError
 from tuner.ledger import Ledger
 from tuner.optimize import Request, read
-from tuner.simulator import calibrated, setup
+from tuner.simulator import calibrated, setup, tables
 from tuner.simulator.calibrated import Calibrated, Calibration
 from tuner.trial import Task, run
 
@@ -29,12 +29,14 @@ cluster: {{gpu: H100-80GB, nodes: 1, gpus_per_node: 4}}
 prices: {{currency: USD, gpu_hour: 3.99}}
 search: {{space: vllm, trials: 4}}
 """
+#: Version of the step times that studies of this model on this device are simulated with.
+BASE, _ = tables.find(model.facts("Qwen/Qwen3-32B"), "H100-80GB", 4, "bf16", "bf16")
 TRUTH = Calibration(
     study="truth",
     model="Qwen/Qwen3-32B",
     device="H100-80GB",
     engine_version="0.32.0",
-    base=setup.STEP_TIMES,
+    base=BASE,
     scale_prefill=1.6,
     scale_decode=0.8,
     c0_s=0.004,
@@ -51,8 +53,10 @@ def objective_path(directory: Path, rate: float = 2.0, text: str = TEXT) -> Path
     return path
 
 
-def live_study(directory: Path, name: str = "live", *, source: str = "live", loads=LOADS, full: bool = True) -> Ledger:
-    """A study whose levels come from a simulator with the constants of `TRUTH`."""
+def live_study(
+    directory: Path, name: str = "live", *, source: str = "live", loads=LOADS, full: bool = True, disturbed: int = -1
+) -> Ledger:
+    """A study whose levels come from a simulator with the constants of `TRUTH`; steps of one may take twice that."""
     ledger = Ledger.create(
         directory / "runs",
         name,
@@ -65,9 +69,11 @@ def live_study(directory: Path, name: str = "live", *, source: str = "live", loa
         objective = objective_file.load(objective_path(directory, rate))
         configuration = Configuration({"tensor_parallel_size": tensor_parallel})
         ledger.begin(number, 1, configuration)
+        slow = replace(TRUTH, scale_prefill=2 * TRUTH.scale_prefill, scale_decode=2 * TRUTH.scale_decode)
+        truth = slow if number == disturbed else TRUTH
         outcome = run(
             Task(number, 1, configuration, seed=0, first=None, beat=None),
-            SimulatedLauncher(objective, calibration=TRUTH).deployment(configuration, directory),
+            SimulatedLauncher(objective, calibration=truth).deployment(configuration, directory),
             objective,
             keep=lambda level, data, number=number: ledger.write_level(number, level, data, full=full),
             listen=lambda event: None,
@@ -105,7 +111,17 @@ def test_residuals_say_how_well_the_levels_are_met(fitted):
     assert found.worst("ttft_p50") < 0.05
     assert found.worst("itl_p50") < 0.08
     assert "on the 4 levels it was fitted to" in found.expected_error["ttft"]
+    assert "warning" not in calibration.text(found)
     assert set(found.expected_error) == {"ttft", "tpot", "itl", "e2el"}
+
+
+def test_one_disturbed_level_does_not_move_the_others(tmp_path):
+    """Four levels, and one beside another program: the four are met as without it, and the reader is warned."""
+    found = calibration.calibrate(live_study(tmp_path, loads=(*LOADS, (4, 3)), disturbed=4), tmp_path / "runs")
+    assert found.scale_prefill == pytest.approx(TRUTH.scale_prefill, rel=0.1)
+    quiet = [each for each in found.residuals if each.trial != 4]
+    assert max(abs(each.error) for each in quiet if each.statistic.endswith("p50")) < 0.1
+    assert "warning: a median is" in calibration.text(found)
 
 
 def test_a_fit_is_stored_and_comes_back(fitted):
@@ -135,12 +151,12 @@ def test_later_studies_use_it_and_say_so(fitted):
     objective = objective_file.load(objective_path(directory))
     configuration = Configuration({"tensor_parallel_size": 2})
     with SimulatedLauncher(objective, calibration=found).deployment(configuration, directory) as running:
-        assert running.facts["step_times"] == "roofline, calibrated on live (4 levels)"
+        assert running.facts["step_times"] == "tables of measured kernels, calibrated on live (4 levels)"
         assert running.facts["expected_error"] == found.expected_error
         assert running.facts["front_end_s"] == found.ttft_fixed_s
     for other in (replace(found, device="A100-80GB"), replace(found, base="roofline-0")):
         with SimulatedLauncher(objective, calibration=other).deployment(configuration, directory) as running:
-            assert running.facts["step_times"] == "roofline"
+            assert running.facts["step_times"] == "tables of measured kernels"
             assert running.facts["front_end_s"] == setup.FRONT_END_S["gpu"]
 
 

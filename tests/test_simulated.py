@@ -139,7 +139,7 @@ def test_the_load_goes_on_until_the_last_measured_request_is_decided():
 def test_a_hopeless_level_ends_early_and_says_why():
     """Far above capacity a limit is certainly broken before the window ends; nothing after that moment is known."""
     data = drive(with_workload(measure=Measure(5, 60, 50)), rate=40.0)
-    assert (data.stopped, data.stop_detail) == ("slo", "ttft_p99")
+    assert (data.stopped, data.stop_detail) == ("slo", "itl_p95")
     end = data.counters["level_seconds"]
     assert end < data.window_start_s + data.window_s
     assert max(record.scheduled_s for record in data.records) < end
@@ -234,7 +234,7 @@ def test_facts_say_what_the_numbers_are_worth():
     with deployment(OBJECTIVE, configuration, startup_s=90.0) as running:
         assert running.source == "simulated"
         facts = json.loads(json.dumps(dict(running.facts), allow_nan=False))
-    assert facts["step_times"] == "roofline"
+    assert facts["step_times"] == "tables of measured kernels"
     assert facts["table_version"]
     assert set(facts["expected_error"]) == {"ttft", "tpot", "itl", "e2el"}
     assert (facts["model"], facts["device"]) == ("Qwen/Qwen3-32B", "H100-80GB")
@@ -262,7 +262,9 @@ def test_nothing_is_started():
         ({"tensor_parallel_size": 2, "replicas": 3}, "max_gpus is 4"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size 2 is not simulated"),
         ({"mode": "pd"}, "mode pd is not simulated"),
-        ({"kv_store": "mooncake"}, "kv_store mooncake is not simulated"),
+        ({"mode": "disaggregated", "prefill_tensor_parallel_size": 2, "decode_tensor_parallel_size": 2}, None),
+        ({"mode": "disaggregated", "prefill_tensor_parallel_size": 2, "decode_replicas": 3}, "max_gpus is 4"),
+        ({"kv_store": "diskette"}, "kv_store diskette is not simulated"),
     ],
 )
 def test_shapes_that_cannot_be_placed_are_refused_before_they_start(knobs, why):
@@ -335,3 +337,48 @@ def test_cpu_slots_are_simulated_too(tmp_path):
     ]
     assert 0.3 < longest[0] < 1.5
     assert longest[1] < 0.5 * longest[0]
+
+
+def test_a_store_finds_what_the_engine_has_forgotten():
+    """Prefixes of 40 conversations in turn, more than the engine's cache holds: with a store most of each is loaded."""
+    objective = with_workload(source=Synthetic(8000, 20, 7000, prefixes=40))
+    knobs = {"tensor_parallel_size": 4, "num_gpu_blocks_override": 3000, "max_model_len": 9000}
+    without, stored = (
+        drive(objective, Configuration({**knobs, **more}), rate=1.0, stop_early=False)
+        for more in ({}, {"kv_store": "cpu_offload", "kv_store_ram_gib": 256})
+    )
+    assert "external_prefix_cache_hits_total" not in without.counters
+    assert without.counters["prefix_cache_hits_total"] < 0.1 * without.counters["prefix_cache_queries_total"]
+    share = stored.counters["external_prefix_cache_hits_total"] / stored.counters["external_prefix_cache_queries_total"]
+    assert 0.2 < share < 0.875
+
+    def late(data: LevelData) -> float:
+        return sum(r.first_token_s - r.scheduled_s for r in data.records[40:] if r.first_token_s is not None)
+
+    assert late(stored) < 0.7 * late(without)
+
+
+SPLIT = Configuration({"mode": "disaggregated", "tensor_parallel_size": 2, "decode_max_num_seqs": 32})
+
+
+def test_prefill_and_decode_apart_carry_a_level():
+    """Two GPUs for prompts, two for answers: every request ends, every prompt is transferred, gaps never stall."""
+    data, whole = (drive(configuration=configuration, rate=6.0) for configuration in (SPLIT, TP4))
+    assert {record.status for record in data.records if record.phase == "measured"} == {"ok"}
+    assert invalid_reason(data) == ""
+    assert data.counters["kv_transfer_share"] > 0.99
+    longest = [
+        max(b[0] - a[0] for r in level.records for a, b in zip(r.chunks, r.chunks[1:], strict=False))
+        for level in (data, whole)
+    ]
+    assert longest[0] < 0.5 * longest[1]
+    assert lines(drive(configuration=SPLIT, rate=6.0)) == lines(data)
+
+
+def test_facts_name_both_sides_of_a_split():
+    """Devices, memory and limits of each side, and what lies between them."""
+    with deployment(OBJECTIVE, SPLIT) as running:
+        facts = json.loads(json.dumps(dict(running.facts), allow_nan=False))
+    assert (facts["engines"], facts["decode"]["engines"]) == (1, 1)
+    assert (facts["max_num_seqs"], facts["decode"]["max_num_seqs"]) == (1024, 32)
+    assert facts["decode"]["link_tokens_per_s"] == pytest.approx(50e9 / 262144)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -16,7 +17,7 @@ from tuner.simulator.engine import Engine, Patience
 from tuner.simulator.fleet import Fleet, Group
 from tuner.simulator.level import Level
 from tuner.simulator.router import Router
-from tuner.simulator.scheduler import EngineLimits, Request, Scheduler
+from tuner.simulator.scheduler import EngineLimits, Link, Request, Scheduler
 from tuner.simulator.setup import machine_of
 from tuner.simulator.steptime import ModelShape, roofline
 from tuner.slo import Arrivals, Limit, Load, Measure, Pool, Slo, Synthetic, Workload
@@ -291,6 +292,19 @@ def test_whatever_the_workload_no_token_and_no_block_is_lost(workload, limits, e
         assert request.ended_s == times[-1]
 
 
+@settings(max_examples=100, deadline=None)
+@given(workloads(), limits_strategy)
+def test_an_engine_rests_only_when_it_has_nothing_to_do(workload, limits):
+    """Every step starts when the last one ends, or when a request comes to an engine from which all others are gone."""
+    requests, limits = fitted(workload, limits)
+    engine = Engine(limits, Seconds(0.5))
+    Cluster([engine]).open_loop(requests, lambda _: False)
+    for before, end in pairwise([0.0, *engine.ends]):
+        if end - 0.5 > before:
+            assert end - 0.5 in {request.arrival_s for request in requests}
+            assert all(r.ended_s <= before or r.arrival_s >= end - 0.5 for r in requests)
+
+
 @settings(max_examples=150, deadline=None)
 @given(workloads(), limits_strategy, st.sampled_from([inf, 6.0]))
 def test_taking_equal_steps_at_once_changes_no_bit(workload, limits, patience):
@@ -317,6 +331,7 @@ def run_level(
     concurrency: int | None = None,
     limits: EngineLimits = GPU,
     engines: int = 1,
+    decode: int = 0,
     compiled: bool | None = None,
     requests: int = 200,
 ) -> LevelData:
@@ -330,8 +345,9 @@ def run_level(
         Measure(warmup_s=5, duration_s=10, min_requests=requests),
     )
     plan = LevelPlan("x", workload, slo, 1, 0, rate, concurrency, requests, stop_early=False)
-    group = Group("engine", engines, limits, roofline(LLAMA_8B, H100))
-    level = Level(plan, None, fleet=Fleet((group,), max_model_len=100_000), compiled=compiled)
+    group = Group("prefill" if decode else "engine", engines, limits, roofline(LLAMA_8B, H100))
+    groups = (group, replace(group, role="decode", engines=decode, link=Link(0.001, 2e-6)))[: 2 if decode else 1]
+    level = Level(plan, None, fleet=Fleet(groups, max_model_len=100_000), compiled=compiled)
     return level.run()
 
 
@@ -352,10 +368,10 @@ def gaps(data: LevelData) -> list[float]:
     )
 
 
-@pytest.mark.parametrize("engines", [1, 3])
-def test_a_closed_loop_keeps_its_concurrency_and_littles_law(engines):
+@pytest.mark.parametrize(("engines", "decode"), [(1, 0), (3, 0), (1, 1), (2, 2)])
+def test_a_closed_loop_keeps_its_concurrency_and_littles_law(engines, decode):
     """Requests in flight are always as many as slots; throughput times mean latency is that number within 1 %."""
-    data = run_level(Synthetic(600, 120), concurrency=12, engines=engines, requests=2000)
+    data = run_level(Synthetic(600, 120), concurrency=12, engines=engines, decode=decode, requests=2000)
     start, end = data.window_start_s, data.window_start_s + data.window_s
     spans = [(r.scheduled_s, inf if r.status == "unfinished" else r.last_token_s) for r in data.records]
     overlap = sum(max(0.0, min(last, end) - max(first, start)) for first, last in spans)
@@ -364,11 +380,11 @@ def test_a_closed_loop_keeps_its_concurrency_and_littles_law(engines):
     assert len(done) / data.window_s * (sum(done) / len(done)) == pytest.approx(12, rel=0.01)
 
 
-@pytest.mark.parametrize("engines", [1, 2])
-def test_a_closed_loop_is_the_same_compiled_and_step_by_step(engines):
+@pytest.mark.parametrize(("engines", "decode"), [(1, 0), (2, 0), (1, 2)])
+def test_a_closed_loop_is_the_same_compiled_and_step_by_step(engines, decode):
     """Requests start where others end, so whoever looked too far ahead would show here."""
     results = [
-        run_level(Synthetic(600, 60), concurrency=7, engines=engines, requests=100, compiled=compiled)
+        run_level(Synthetic(600, 60), concurrency=7, engines=engines, decode=decode, requests=100, compiled=compiled)
         for compiled in (True, False)
     ]
     assert results[0].records == results[1].records

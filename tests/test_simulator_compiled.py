@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.simulated import fitted, limits_strategy, workloads
 
+from tuner.simulator import kernel
 from tuner.simulator.cluster import Cluster
 from tuner.simulator.compiled import CompiledEngine
 from tuner.simulator.engine import Engine, Patience
@@ -128,3 +129,16 @@ def test_the_kernel_is_taken_where_it_knows_the_step_times():
     assert isinstance(make_engine(TINY, Seconds()), Engine)
     with pytest.raises(ValueError, match="Seconds are not known"):
         make_engine(TINY, Seconds(), compiled=True)
+
+
+def test_what_is_compiled_is_kept_for_later_runs(monkeypatch):
+    """On disk; and where nothing can be written it is compiled all the same."""
+    assert kernel.advance.stats.cache_path
+
+    def njit(*, cache=False, **options):
+        if cache:
+            raise RuntimeError("no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(kernel, "njit", njit)
+    assert kernel._compiled(outcome) is outcome

@@ -173,6 +173,27 @@ def test_both_engines_agree_where_prefill_has_a_store(workload, limits, store, c
     assert seen[0] == seen[1]
 
 
+@settings(max_examples=60, deadline=None)
+@given(workloads(), limits_strategy, st.builds(StoreKind, tiers_strategy.map(tuple), st.booleans()), st.integers(1, 5))
+def test_both_engines_agree_in_a_closed_loop(workload, limits, store, slots):
+    """The same, where each end starts the next request."""
+    seen = []
+    for compiled in (False, True):
+        requests, fitting = fitted(workload, limits)
+        left = iter(requests)
+
+        def make(now_s: float, left=left) -> Request | None:
+            request = next(left, None)
+            if request is not None:
+                request.scheduled_s = now_s
+            return request
+
+        engines = make_engines(Group("engine", 2, fitting, STEP, store=store), compiled=compiled)
+        Cluster(engines, coupled=store.shared).closed_loop([0.0] * slots, make, lambda _: False)
+        seen.append(outcome(engines, engines, requests))
+    assert seen[0] == seen[1]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 15), max_size=6, unique=True), st.integers(0, 5))), tiers_strategy)
 def test_a_store_never_holds_more_than_it_has_room_for(puts, tiers):

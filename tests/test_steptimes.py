@@ -1,12 +1,8 @@
 """Step times, memory and what a configuration resolves to: by hand, then against a measured engine."""
 
-import csv
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tuner.configuration import Configuration
@@ -197,23 +193,3 @@ def test_a_cpu_slot_is_about_as_fast_as_the_one_it_was_set_on(tmp_path):
     assert made.kv_tokens == 2**30 // (2 * 8 * 4 * 64 * 2)
     assert 0.7 < made.step_time.step(((2048, 0),), 0, 0) < 1.5
     assert 0.006 < made.step_time.step((), 1, 500) < 0.016
-
-
-@pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location("benchmark_simulator", ROOT / "benchmarks" / "simulator.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    yield spec.loader.exec_module(module) or module
-    del sys.modules[spec.name]
-
-
-@pytest.mark.parametrize(("gpu", "ttft", "tpot"), [("H100-80GB", 0.10, 0.08), ("H200-141GB", 0.10, 0.08)])
-def test_the_roofline_stays_near_the_measured_means(benchmark, gpu, ttft, tpot):
-    """Rows of Llama-3.1-70B in fp8 at 4 and 16 concurrent requests, where no cache overflows."""
-    with benchmark.DATA.open(encoding="utf-8", newline="") as file:
-        wanted = [row for row in csv.DictReader(file) if row["gpu"] == gpu and row["concurrency"] in {"4", "16"}]
-    rows = [benchmark.simulate(row) for row in wanted]
-    assert len(rows) >= 18
-    assert np.mean([abs(row.ttft_error) for row in rows]) < ttft
-    assert np.mean([abs(row.tpot_error) for row in rows]) < tpot

@@ -25,6 +25,8 @@ from tuner.slo import Objective
 DIRECTORY = "calibrations"  # under the runs directory
 #: Levels that one fit uses at most.
 MOST_LEVELS = 8
+#: Error of a median, as a share, above which a fit is shown with a warning.
+POOR = 0.3
 _log = logging.getLogger(__name__)
 
 
@@ -152,6 +154,12 @@ def text(calibration: Calibration) -> str:
         cells = "  ".join(f"{_cell(mine[name]) if name in mine else '–':>24}" for name in STATISTICS)
         lines.append(f"{trial:>5} {level:>5} {offered:>9.4g}  {cells}")
     lines += ["", "measured → simulated; simulated studies of this model on this device use the fit from now on"]
+    worst = max((error for name in ("ttft_p50", "itl_p50") if (error := calibration.worst(name))), default=0.0)
+    if worst > POOR:
+        lines.append(
+            f"warning: a median is {worst:.0%} off: the levels disagree, as they do when something else ran on the "
+            "machine meanwhile, or the engine does what the simulator does not know"
+        )
     return "\n".join(lines)
 
 

@@ -25,7 +25,8 @@ from tuner.simulator.calibrated import STATISTICS, Calibration, Residual
 FITTED: Mapping[str, tuple[int, ...]] = {"ttft": (10, 50, 90, 95), "itl": (50, 90, 95, 99)}
 #: How often a descent may look for a better point; each look simulates the levels five times.
 MOST_STEPS = 10
-#: Where it starts: how much of the median TTFT is front end. From the best end a simplex goes on, for so many looks.
+#: Where it starts: how much of the median TTFT is front end. From the best end two simplexes go on, one after the
+#: other, each for so many looks.
 STARTS = (0.1, 0.3, 0.5)
 MOST_LOOKS = 150
 _START_C0 = 0.05  # of the median ITL
@@ -33,12 +34,15 @@ _START_C0 = 0.05  # of the median ITL
 PRIOR = 0.02
 #: A statistic that a simulated level does not have (no request finished) counts as wrong by this factor.
 MISSING = 10.0
+#: Errors beyond this share count in proportion, not squared: a level that was measured while something else ran on the
+#: machine does not outweigh the others.
+TOLERANCE = 0.1
 #: Scales are looked for within this factor of 1.
 WIDEST = 30.0
 _STEP = 0.02  # of the numerical derivative: large enough to look past the jumps of a discrete schedule
 _LOW = np.array([-math.log(WIDEST), -math.log(WIDEST), 0.0, 0.0])
 _HIGH = np.array([math.log(WIDEST), math.log(WIDEST), 1.0, 1.0])
-#: First simplex: each scale, then what trades a scale for a fixed part.
+#: Of the first simplex; the second goes the other way: each scale, then what trades a scale for a fixed part.
 _SIMPLEX = np.array([[0.1, 0.0, 0.0, 0.0], [0.0, 0.1, 0.0, 0.0], [0.0, -0.15, 0.15, 0.0], [-0.05, 0.0, 0.0, 0.1]])
 _Floats = NDArray[np.float64]
 
@@ -79,6 +83,11 @@ def statistics(data: LevelData) -> dict[str, float]:
     return {name: value for name, value in found.items() if value > 0}
 
 
+def _cost(residuals: _Floats) -> float:
+    """As `least_squares` counts with `loss="soft_l1"`."""
+    return float(np.sum(TOLERANCE**2 * (np.sqrt(1 + (residuals / TOLERANCE) ** 2) - 1)))
+
+
 class Fit:
     """
     Least squares over [log scale_prefill, log scale_decode, c0 / ITL, ttft_fixed / TTFT], the latter two >= 0.
@@ -95,7 +104,9 @@ class Fit:
 
     def run(self) -> Calibration:
         ends = [self._descend(self._start(share)) for share in STARTS]
-        best = self._refine(min(ends, key=lambda end: end[0])[1])
+        best = min(ends, key=lambda end: end[0])[1]
+        for way in (1.0, -1.0):
+            best = self._refine(best, way * _SIMPLEX)
         residuals = tuple(
             Residual(level.trial, level.data.plan.number, level.offered, name, level.values_s[name], found[name])
             for level, found in zip(self._levels, self._simulate(best), strict=True)
@@ -113,19 +124,21 @@ class Fit:
             np.clip(start, _LOW + 1e-4, _HIGH - 1e-4),
             jac=self._jacobian,
             bounds=(_LOW, _HIGH),
+            loss="soft_l1",
+            f_scale=TOLERANCE,
             xtol=1e-3,
             ftol=1e-3,
             max_nfev=MOST_STEPS,
         )
         return float(done.cost), done.x
 
-    def _refine(self, start: _Floats) -> _Floats:
+    def _refine(self, start: _Floats, steps: _Floats) -> _Floats:
         """The jumps of a discrete schedule end a descent early; a simplex steps over them."""
         from scipy.optimize import minimize
 
-        corners = np.clip(start + np.vstack([np.zeros(4), _SIMPLEX]), _LOW, _HIGH)
+        corners = np.clip(start + np.vstack([np.zeros(4), steps]), _LOW, _HIGH)
         done = minimize(  # type: ignore[call-overload]  # its stubs know no initial simplex
-            lambda x: float(np.sum(self._residuals(np.clip(x, _LOW, _HIGH)) ** 2)),
+            lambda x: _cost(self._residuals(np.clip(x, _LOW, _HIGH))),
             start,
             method="Nelder-Mead",
             options={"initial_simplex": corners, "maxfev": MOST_LOOKS, "xatol": 1e-3, "fatol": 1e-5},

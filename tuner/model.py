@@ -43,6 +43,7 @@ class ModelFacts:
     window: int = 0
     latent: int | None = None  # multi-head latent attention: cached elements of one token and layer
     source: str = ""
+    quantisation: str | None = None  # how the checkpoint is quantised: fp8, fp8_block, mxfp4, nvfp4, or its own word
 
     @property
     def kv_elements_per_layer(self) -> int:
@@ -129,6 +130,7 @@ def from_config(config: Mapping[str, Any], *, name: str, checkpoint_bytes: float
         window=window,
         latent=_latent(shape),
         source="config.json" if "params_b" not in config else "table",
+        quantisation=_quantisation(shape.get("quantization_config")),
     )
 
 
@@ -231,6 +233,15 @@ def _quantised_bytes(quantisation: object) -> float | None:
         weights = first.get("weights") if isinstance(first, Mapping) else None
         bits = weights.get("num_bits") if isinstance(weights, Mapping) else None
     return (bits + 0.25) / 8 if isinstance(bits, int) else 1.0
+
+
+def _quantisation(config: object) -> str | None:
+    if not isinstance(config, Mapping):
+        return None
+    method = str(config.get("quant_method") or "").replace("-", "_")
+    if method == "modelopt":
+        return "nvfp4" if "FP4" in str(config.get("quant_algo")) else "fp8"
+    return "fp8_block" if method == "fp8" and config.get("weight_block_size") else method
 
 
 def _count(shape: Mapping[str, Any], key: str, name: str, *, default: int | None = None) -> int:

@@ -77,7 +77,7 @@ class Cluster:
         heapify(starts)
         while True:
             arrival_s = starts[0] + self._front_end_s if starts else inf
-            behind = min((each for each in self.engines if each.busy), key=_next_s, default=None)
+            behind = self._behind()
             if behind is None or behind.next_s >= arrival_s:
                 request = make(heappop(starts))
                 if request is None:
@@ -91,16 +91,28 @@ class Cluster:
                 if watch([request]):
                     return
                 continue
-            # Another engine may end a request, and so start one here.
-            others = [each.quiet_until_s for each in self.engines if each is not behind]
-            horizon_s = min(arrival_s, min(others, default=inf) + self._front_end_s)
-            if self._coupled:
-                horizon_s = min(horizon_s, *(each.next_s for each in self.engines if each.busy and each is not behind))
+            horizon_s = self._horizon_s(behind, arrival_s)
             ended = behind.advance(max(horizon_s, nextafter(behind.next_s, inf)), stop_at_end=True)
             for request in ended:
                 heappush(starts, request.ended_s + (0.0 if request.status == OK else PAUSE_S))
             if ended and watch(ended):
                 return
+
+    def _behind(self) -> AnyEngine | None:
+        """The engine whose next step comes first."""
+        if len(self.engines) == 1:
+            return self.engines[0] if self.engines[0].busy else None
+        return min((each for each in self.engines if each.busy), key=_next_s, default=None)
+
+    def _horizon_s(self, behind: AnyEngine, arrival_s: float) -> float:
+        """How far an engine of a closed loop may go: another one may end a request, and so start one here."""
+        horizon_s = arrival_s
+        for engine in self.engines:
+            if engine is not behind and engine.busy:
+                horizon_s = min(horizon_s, engine.quiet_until_s + self._front_end_s)
+                if self._coupled:
+                    horizon_s = min(horizon_s, engine.next_s)
+        return horizon_s
 
     def _catch_up(self, now_s: float) -> list[Request]:
         """Whoever must have come to a moment to be routed to, or to be read by others, does."""

@@ -162,18 +162,32 @@ class State(NamedTuple):
     store_tiers: Ints  # by key; −1 = nowhere
 
 
+#: No function here makes an array, so none needs to count references to them (numba refuses to compile one that does):
+#: that halves the time of a call, and of compiling.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
+
+
+def _inner(function: F) -> F:
+    """Compiled as part of whoever calls it."""
+    return cast("F", njit(no_cpython_wrapper=True, **_OPTIONS)(function))
+
+
 def _compiled(function: F) -> F:
-    return cast("F", njit(cache=True, nogil=True)(function))
+    """Compiled at the first call; kept on disk for later runs, unless nothing can be written anywhere."""
+    try:
+        return cast("F", njit(cache=True, **_OPTIONS)(function))
+    except RuntimeError:
+        return cast("F", njit(**_OPTIONS)(function))
 
 
-@_compiled
+@_inner
 def _unlink(s: State, node: int) -> None:
     before, after = s.queue[node, PREVIOUS], s.queue[node, NEXT]
     s.queue[before, NEXT] = after
     s.queue[after, PREVIOUS] = before
 
 
-@_compiled
+@_inner
 def _append(s: State, node: int) -> None:
     last = s.queue[0, PREVIOUS]
     s.queue[last, NEXT] = node
@@ -182,7 +196,7 @@ def _append(s: State, node: int) -> None:
     s.queue[0, PREVIOUS] = node
 
 
-@_compiled
+@_inner
 def _append_run(s: State, length: int) -> None:
     """Unnamed blocks at the end of the queue; the run that lies there already grows."""
     s.ints[FREE] += length
@@ -200,7 +214,7 @@ def _append_run(s: State, length: int) -> None:
     _append(s, node)
 
 
-@_compiled
+@_inner
 def _take(s: State, count: int) -> None:
     """As `BlockPool.take`."""
     s.ints[FREE] -= count
@@ -222,7 +236,7 @@ def _take(s: State, count: int) -> None:
         count -= length
 
 
-@_compiled
+@_inner
 def _let_go(s: State, key: int) -> None:
     s.holders[key] -= 1
     if s.holders[key] == 0:
@@ -230,7 +244,7 @@ def _let_go(s: State, key: int) -> None:
         s.ints[FREE] += 1
 
 
-@_compiled
+@_inner
 def _free(s: State, r: int) -> None:
     """As `Scheduler._free` and `BlockPool.give_back`."""
     held = s.requests[r, HELD]
@@ -244,7 +258,7 @@ def _free(s: State, r: int) -> None:
     s.requests[r, BLOCKS] = 0
 
 
-@_compiled
+@_inner
 def _leave(s: State) -> None:
     """As `Scheduler.leave`."""
     stay = 0
@@ -258,13 +272,13 @@ def _leave(s: State) -> None:
     s.ints[RUNNING] = stay
 
 
-@_compiled
+@_inner
 def _capped(s: State, tokens: int) -> int:
     threshold = s.ints[THRESHOLD]
     return min(tokens, threshold) if threshold else tokens
 
 
-@_compiled
+@_inner
 def _make_room(s: State, r: int, tokens: int) -> bool:
     """As `Scheduler._make_room`."""
     size = s.ints[BLOCK_SIZE]
@@ -288,7 +302,7 @@ def _make_room(s: State, r: int, tokens: int) -> bool:
     return True
 
 
-@_compiled
+@_inner
 def _take_for(s: State, r: int, tokens: int) -> None:
     """As `Scheduler._take`."""
     more = (tokens + s.ints[BLOCK_SIZE] - 1) // s.ints[BLOCK_SIZE] - s.requests[r, BLOCKS]
@@ -297,7 +311,7 @@ def _take_for(s: State, r: int, tokens: int) -> None:
         s.requests[r, BLOCKS] += more
 
 
-@_compiled
+@_inner
 def _publish(s: State, r: int, start: int, end: int) -> None:
     """As `Scheduler._publish`."""
     size = s.ints[BLOCK_SIZE]
@@ -311,7 +325,7 @@ def _publish(s: State, r: int, start: int, end: int) -> None:
                 s.requests[r, HELD] += 1
 
 
-@_compiled
+@_inner
 def _compute(s: State, r: int, tokens: int) -> None:
     """As `Scheduler._compute`."""
     start = s.requests[r, COMPUTED]
@@ -321,7 +335,7 @@ def _compute(s: State, r: int, tokens: int) -> None:
     _publish(s, r, start, start + tokens)
 
 
-@_compiled
+@_inner
 def _cached(s: State, r: int) -> tuple[int, int]:
     """Blocks of the request that the prefix cache holds, and how many of them nobody uses."""
     if not s.ints[CACHING]:
@@ -336,7 +350,7 @@ def _cached(s: State, r: int) -> tuple[int, int]:
     return usable, idle
 
 
-@_compiled
+@_inner
 def _hold(s: State, r: int, count: int) -> None:
     """The request uses the first `count` of its keys, all cached."""
     at, held_at = s.requests[r, KEYS_AT], s.requests[r, HELD_AT]
@@ -350,7 +364,7 @@ def _hold(s: State, r: int, count: int) -> None:
     s.requests[r, HELD] = s.requests[r, BLOCKS] = count
 
 
-@_compiled
+@_inner
 def _settle(s: State, now_s: float) -> None:
     """As `Scheduler.settle`."""
     while s.ints[RELEASED]:
@@ -378,7 +392,7 @@ def _settle(s: State, now_s: float) -> None:
     s.ints[LOADING] = stay
 
 
-@_compiled
+@_inner
 def _next_event_s(s: State, now_s: float) -> float:
     """As `Scheduler.next_event_s`."""
     event_s = np.inf
@@ -391,7 +405,7 @@ def _next_event_s(s: State, now_s: float) -> float:
     return event_s
 
 
-@_compiled
+@_inner
 def _someone_waits(s: State, now_s: float) -> bool:
     """As `Scheduler.someone_waits`."""
     waiting: int = s.ints[WAITING]
@@ -400,14 +414,14 @@ def _someone_waits(s: State, now_s: float) -> bool:
     return waiting > 0
 
 
-@_compiled
+@_inner
 def _store_unlink(s: State, node: int) -> None:
     before, after = s.store_links[node, PREVIOUS], s.store_links[node, NEXT]
     s.store_links[before, NEXT] = after
     s.store_links[after, PREVIOUS] = before
 
 
-@_compiled
+@_inner
 def _store_link(s: State, tier: int, node: int) -> None:
     last = s.store_links[tier, PREVIOUS]
     s.store_links[last, NEXT] = node
@@ -416,7 +430,7 @@ def _store_link(s: State, tier: int, node: int) -> None:
     s.store_links[tier, PREVIOUS] = node
 
 
-@_compiled
+@_inner
 def _store_append(s: State, tier: int, length: int) -> None:
     """As `Store._append`."""
     store, tiers = s.store, s.store[TIERS]
@@ -435,7 +449,7 @@ def _store_append(s: State, tier: int, length: int) -> None:
     _store_link(s, tier, run + tiers)
 
 
-@_compiled
+@_inner
 def _store_shrink(s: State, tier: int) -> None:
     """As `Store._shrink`."""
     store, tiers = s.store, s.store[TIERS]
@@ -465,7 +479,7 @@ def _store_shrink(s: State, tier: int) -> None:
             _store_append(s, tier + 1, moved)
 
 
-@_compiled
+@_inner
 def _store_put(s: State, at: int, count: int, unnamed: int) -> None:
     """As `Store.put`, of `count` keys from a place in `keys` on."""
     store = s.store
@@ -485,7 +499,7 @@ def _store_put(s: State, at: int, count: int, unnamed: int) -> None:
         _store_shrink(s, tier)
 
 
-@_compiled
+@_inner
 def _stored(s: State, r: int, hit: int) -> int:
     """As `Scheduler._stored`, but all tiers together."""
     if not s.store[TIERS] or s.requests[r, REMOTE] or not s.ints[CACHING]:
@@ -500,7 +514,7 @@ def _stored(s: State, r: int, hit: int) -> int:
     return count
 
 
-@_compiled
+@_inner
 def _read(s: State, r: int, hit: int, count: int, now_s: float) -> None:
     """As `Scheduler._read` and `Store.read_s`."""
     at, seconds = s.requests[r, KEYS_AT] + hit, 0.0
@@ -517,7 +531,7 @@ def _read(s: State, r: int, hit: int, count: int, now_s: float) -> None:
     _load(s, r, count * s.ints[BLOCK_SIZE])
 
 
-@_compiled
+@_inner
 def _fetch(s: State, r: int, tokens: int, now_s: float) -> None:
     """As `Scheduler._fetch`."""
     s.times[r, READY_S] = now_s
@@ -530,7 +544,7 @@ def _fetch(s: State, r: int, tokens: int, now_s: float) -> None:
     s.ints[TRANSFERS] += 1
 
 
-@_compiled
+@_inner
 def _load(s: State, r: int, tokens: int) -> None:
     """As `Scheduler._load`."""
     _take_for(s, r, s.requests[r, PROMPT] + s.requests[r, EMITTED])
@@ -541,7 +555,7 @@ def _load(s: State, r: int, tokens: int) -> None:
     s.ints[LOADED_TOKENS] += tokens
 
 
-@_compiled
+@_inner
 def _start(s: State, r: int, tokens: int, scheduled: int) -> None:
     """As `Scheduler._start`."""
     s.running[s.ints[RUNNING]] = r
@@ -551,7 +565,7 @@ def _start(s: State, r: int, tokens: int, scheduled: int) -> None:
     s.step[len(s.running) + scheduled] = tokens
 
 
-@_compiled
+@_inner
 def _admit_loaded(s: State, budget: int, scheduled: int, now_s: float) -> tuple[int, int, bool]:
     """The first half of `Scheduler._admit`: budget and requests in the step now, and whether others may follow."""
     place = 0
@@ -564,7 +578,8 @@ def _admit_loaded(s: State, budget: int, scheduled: int, now_s: float) -> tuple[
         if budget <= 0 or s.ints[RUNNING] >= s.ints[MAX_SEQS] or (rest > budget and not s.ints[CHUNKED]):
             return budget, scheduled, False
         s.ints[LOADING] -= 1
-        s.loading[place : s.ints[LOADING]] = s.loading[place + 1 : s.ints[LOADING] + 1].copy()
+        for later in range(place, s.ints[LOADING]):
+            s.loading[later] = s.loading[later + 1]
         _publish(s, r, s.requests[r, HIT], s.requests[r, COMPUTED])
         tokens = min(rest, budget)
         _start(s, r, tokens, scheduled)
@@ -573,7 +588,7 @@ def _admit_loaded(s: State, budget: int, scheduled: int, now_s: float) -> tuple[
     return budget, scheduled, True
 
 
-@_compiled
+@_inner
 def _from_outside(s: State, r: int, hit: int, stored: int, outside: int, now_s: float) -> bool:  # noqa: PLR0917
     """Ask for KV; False where there is none to ask for."""
     if s.store[TIERS] and not s.requests[r, REMOTE] and s.ints[CACHING]:
@@ -586,7 +601,7 @@ def _from_outside(s: State, r: int, hit: int, stored: int, outside: int, now_s: 
     return outside > 0
 
 
-@_compiled
+@_inner
 def _admit(s: State, budget: int, scheduled: int, now_s: float) -> int:
     """As `Scheduler._admit`; returns how many requests are in the step now."""
     size = s.ints[BLOCK_SIZE]
@@ -621,7 +636,7 @@ def _admit(s: State, budget: int, scheduled: int, now_s: float) -> int:
     return scheduled
 
 
-@_compiled
+@_inner
 def _schedule(s: State) -> int:
     """As `Scheduler.schedule`; `step` gets requests, and behind them their tokens; returns how many there are."""
     ints, requests, step, now_s = s.ints, s.requests, s.step, s.floats[CLOCK_S]
@@ -651,7 +666,7 @@ def _schedule(s: State) -> int:
     return position
 
 
-@_compiled
+@_inner
 def _linear(floats: Floats, tokens: int, pairs: float, read: int) -> float:
     """As `Linear.step`."""
     seconds: float = floats[STEP_FACTOR] * (
@@ -664,7 +679,7 @@ def _linear(floats: Floats, tokens: int, pairs: float, read: int) -> float:
     return seconds
 
 
-@_compiled
+@_inner
 def _cell(points: Floats, begin: int, end: int, value: float) -> tuple[int, float]:
     """As `tables._cell`, of the points from `begin` to `end`; the place counts from the start of the array."""
     low, high = begin, end
@@ -678,7 +693,7 @@ def _cell(points: Floats, begin: int, end: int, value: float) -> tuple[int, floa
     return at, (value - points[at]) / (points[at + 1] - points[at])
 
 
-@_compiled
+@_inner
 def _plane(  # noqa: PLR0917  (compiled functions know no keywords)
     points: Floats, ints: Ints, rows: int, columns: int, table: int, row: float, column: float
 ) -> float:
@@ -695,7 +710,7 @@ def _plane(  # noqa: PLR0917  (compiled functions know no keywords)
     return seconds
 
 
-@_compiled
+@_inner
 def _shared_s(points: Floats, ints: Ints, seconds: float, tokens: int) -> float:
     """What tokens of a step share, on top of `seconds`."""
     at, share = _cell(points, ints[PARTS + TOKENS], ints[PARTS + TOKENS + 1], tokens)
@@ -704,7 +719,7 @@ def _shared_s(points: Floats, ints: Ints, seconds: float, tokens: int) -> float:
     return total
 
 
-@_compiled
+@_inner
 def _decodes_s(ints: Ints, floats: Floats, points: Floats, decodes: int, context: int) -> float:
     """As `Linear.step` or `Tabled.step`, of decodes alone; at least one."""
     if not ints[TABLED]:
@@ -713,7 +728,7 @@ def _decodes_s(ints: Ints, floats: Floats, points: Floats, decodes: int, context
     return _shared_s(points, ints, seconds, decodes)
 
 
-@_compiled
+@_inner
 def _decode_step_s(ints: Ints, floats: Floats, points: Floats, decodes: int, context: int) -> float:
     """The same, corrected."""
     seconds = _decodes_s(ints, floats, points, decodes, context)
@@ -723,7 +738,7 @@ def _decode_step_s(ints: Ints, floats: Floats, points: Floats, decodes: int, con
     return corrected
 
 
-@_compiled
+@_inner
 def _is_decode(s: State, place: int) -> bool:
     r = s.step[place]
     emitted = s.requests[r, EMITTED]
@@ -733,7 +748,7 @@ def _is_decode(s: State, place: int) -> bool:
     return whole
 
 
-@_compiled
+@_inner
 def _mixed_s(s: State, count: int, decodes: int, context: int) -> float:
     """As `Linear.step` or `Tabled.step`, of the first `count` in `step`, prompt chunks among them."""
     half, tokens, pairs, read = len(s.running), decodes, 0.0, context
@@ -755,7 +770,7 @@ def _mixed_s(s: State, count: int, decodes: int, context: int) -> float:
     return _shared_s(points, ints, seconds, tokens) if ints[TABLED] else _linear(s.floats, tokens, pairs, read)
 
 
-@_compiled
+@_inner
 def _mixed_step_s(s: State, count: int, decodes: int, context: int) -> float:
     """The same, corrected."""
     floats = s.floats
@@ -767,7 +782,7 @@ def _mixed_step_s(s: State, count: int, decodes: int, context: int) -> float:
     return corrected
 
 
-@_compiled
+@_inner
 def _seconds(s: State, count: int) -> float:
     """Of the step with the first `count` in `step`."""
     decodes, context = 0, 0
@@ -781,7 +796,7 @@ def _seconds(s: State, count: int) -> float:
     return _decode_step_s(s.ints, s.floats, s.points, decodes, context)
 
 
-@_compiled
+@_inner
 def _deadline(s: State, r: int) -> tuple[float, int]:
     """As `Engine._deadline`."""
     total_s = s.times[r, SCHEDULED_S] + s.floats[TOTAL_S]
@@ -792,7 +807,7 @@ def _deadline(s: State, r: int) -> tuple[float, int]:
     return (first_s, TIMEOUT_FIRST) if first_s <= total_s else (total_s, TIMEOUT_TOTAL)
 
 
-@_compiled
+@_inner
 def _end(s: State, r: int, status: int, at_s: float) -> None:
     s.requests[r, STATUS] = status
     s.times[r, ENDED_S] = at_s
@@ -800,7 +815,7 @@ def _end(s: State, r: int, status: int, at_s: float) -> None:
     s.ints[ENDED] += 1
 
 
-@_compiled
+@_inner
 def _hang_ups(s: State) -> None:
     """As `Engine._hang_ups`."""
     clock_s, least_s = s.floats[CLOCK_S], np.inf
@@ -835,7 +850,7 @@ def _hang_ups(s: State) -> None:
     s.floats[EXPIRY_S] = least_s
 
 
-@_compiled
+@_inner
 def _emit(s: State, count: int) -> None:
     """As `Engine._emit`, to the first `count` in `step`."""
     requests, spans, index, before = s.requests, s.spans, s.ints[ENDS], s.ints[ENDED]
@@ -867,7 +882,7 @@ def _emit(s: State, count: int) -> None:
         _leave(s)
 
 
-@_compiled
+@_inner
 def _is_steady(s: State, ended: int, preemptions: int, started_s: float) -> bool:
     """Whether the next step is like the last one, in which `ended` requests ended."""
     if not s.ints[RUNNING] or preemptions != s.ints[PREEMPTIONS]:
@@ -883,7 +898,7 @@ def _is_steady(s: State, ended: int, preemptions: int, started_s: float) -> bool
     return True
 
 
-@_compiled
+@_inner
 def _run(s: State, until_s: float) -> None:
     """As `Engine._run`."""
     ints, floats, requests, wanted, size = s.ints, s.floats, s.requests, s.wanted, s.ints[BLOCK_SIZE]
@@ -932,7 +947,7 @@ def _run(s: State, until_s: float) -> None:
             ints[STEADY] = 0
 
 
-@_compiled
+@_inner
 def _idle(s: State) -> None:
     """As `Engine._idle`."""
     before = s.ints[ENDED]
@@ -943,7 +958,7 @@ def _idle(s: State) -> None:
         s.floats[NEXT_S] = _next_event_s(s, s.floats[CLOCK_S])
 
 
-@_compiled
+@_inner
 def _step(s: State) -> None:
     """As `Engine._step`."""
     preemptions, before = s.ints[PREEMPTIONS], s.ints[ENDED]
@@ -962,7 +977,7 @@ def _step(s: State) -> None:
     s.ints[STEADY] = _is_steady(s, s.ints[JUST_ENDED], preemptions, started_s)
 
 
-@_compiled
+@_inner
 def _left(s: State) -> int:
     """As `Engine.left`."""
     left = FAR

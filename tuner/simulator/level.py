@@ -232,7 +232,10 @@ class Level:
         )
 
     def _counters(self, end_s: float) -> dict[str, float]:
-        """Names as the engine's own at /metrics where it has them; `level_seconds` is the level's virtual duration."""
+        """
+        Names as the engine's own at /metrics, or as the live deployments' figures, where they have them;
+        `level_seconds` is the level's virtual duration.
+        """
         pairs = zip(self._fleet.groups, self._groups, strict=True)
         totals = [(group.limits.blocks, engine.totals) for group, engines in pairs for engine in engines]
         computing = [engine.totals for engine in self._groups[0]]  # they look for prefixes
@@ -244,6 +247,15 @@ class Level:
             "kv_cache_usage_peak": max(1 - each.least_free / blocks for blocks, each in totals),
         }
         if self._fleet.groups[0].store is not None:
-            counters["external_prefix_cache_queries_total"] = float(sum(each.store_queries for each in computing))
-            counters["external_prefix_cache_hits_total"] = float(sum(each.loaded_tokens for each in computing))
+            asked, found = (
+                sum(getattr(each, name) for each in computing) for name in ("store_queries", "loaded_tokens")
+            )
+            counters["external_prefix_cache_queries_total"] = float(asked)
+            counters["external_prefix_cache_hits_total"] = counters["store_hit_tokens"] = float(found)
+            counters |= {"store_hit_share": found / asked} if asked else {}
+        if self._fleet.split:
+            answering = [engine.totals for engine in self._groups[1]]
+            moved = sum(each.loaded_tokens for each in answering)
+            missing = sum(each.prefix_queries - each.prefix_hits for each in answering)
+            counters |= {"kv_transfer_share": moved / missing} if missing else {}
         return counters

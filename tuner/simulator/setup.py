@@ -10,15 +10,17 @@ from tuner.configuration import pool_of as configuration_pool
 from tuner.devices import Device
 from tuner.errors import ConfigurationFailed, InputError
 from tuner.model import GIB, ModelFacts
+from tuner.simulator import tables
 from tuner.simulator.fleet import Fleet, Group
 from tuner.simulator.memory import kv_tokens
 from tuner.simulator.router import Policy
 from tuner.simulator.scheduler import EngineLimits, Link
 from tuner.simulator.steptime import Machine, ModelShape, StepTime, roofline
+from tuner.simulator.storing import store_of
 from tuner.slo import Objective, Pool, Scalar
 
 #: Version of the constants below and of the roofline's form: results of two versions are not comparable.
-STEP_TIMES = "roofline-1"
+ROOFLINE = "roofline-1"
 #: Flags that the model of the engine understands. Any other changes nothing here.
 MODELLED_FLAGS = (
     "tensor_parallel_size",
@@ -71,7 +73,7 @@ class Setup:
     fleet: Fleet
     pools: tuple[Pool, ...]
     ignored_flags: tuple[str, ...]
-    step_times: str = STEP_TIMES  # version of the groups' step times
+    step_times: str  # version of the groups' step times: `ROOFLINE`, or that of a table
 
     @property
     def first(self) -> Group:
@@ -97,9 +99,14 @@ class Setup:
         return self.fleet.front_end_s
 
 
-def resolve(configuration: Configuration, objective: Objective) -> Setup:
+def resolve(configuration: Configuration, objective: Objective, *, roofline_only: bool = False) -> Setup:
     """
     The engines of a configuration.
+
+    Args:
+        configuration: With its roles and flags.
+        objective: Model, cluster and engine.
+        roofline_only: Take no table of measured step times.
 
     Raises:
         InputError: Model or device are unknown here.
@@ -108,23 +115,38 @@ def resolve(configuration: Configuration, objective: Objective) -> Setup:
     pools = placed(configuration, objective) or tuple(
         configuration_pool(role, objective.cluster) for role in configuration.roles
     )
-    made = [_group(role, objective, pool) for role, pool in zip(configuration.roles, pools, strict=True)]
-    groups = tuple(group for group, _, _ in made)
+    each_role = zip(configuration.roles, pools, strict=True)
+    made = [_group(configuration, role, objective, pool, roofline_only=roofline_only) for role, pool in each_role]
+    groups = tuple(each.group for each in made)
     if len({group.limits.block_size for group in groups}) > 1:
         raise ConfigurationFailed("bad_flag", "block_size: prefill and decode need the same one")
     front_end_s = FRONT_END_S[pools[0].unit]
     fleet = Fleet(
         groups,
-        max_model_len=min(longest for _, longest, _ in made),
+        max_model_len=min(each.max_model_len for each in made),
         front_end_s=front_end_s,
         hand_over_s=front_end_s,
         routing=ROUTING[configuration.router_policy],
     )
-    return Setup(fleet, pools, tuple(sorted({name for _, _, ignored in made for name in ignored})))
+    return Setup(
+        fleet,
+        pools,
+        tuple(sorted({name for each in made for name in each.ignored_flags})),
+        " + ".join(dict.fromkeys(each.step_times for each in made)),
+    )
 
 
-def _group(role: Role, objective: Objective, pool: Pool) -> tuple[Group, int, list[str]]:
-    """The engines of a role, the longest request that they take, and the flags that change nothing here."""
+@dataclass(frozen=True)
+class _Made:
+    """What a role comes to."""
+
+    group: Group
+    max_model_len: int  # tokens of the longest request that it takes
+    ignored_flags: list[str]  # that change nothing here
+    step_times: str
+
+
+def _group(configuration: Configuration, role: Role, objective: Objective, pool: Pool, *, roofline_only: bool) -> _Made:
     flags = {name: value for name, value in {**objective.engine.flags, **role.flags}.items() if value is not None}
     facts = known_model(objective.model)
     tensor_parallel = _whole(flags, "tensor_parallel_size", 1)
@@ -138,14 +160,45 @@ def _group(role: Role, objective: Objective, pool: Pool) -> tuple[Group, int, li
             "out_of_memory",
             f"{max(0, tokens)} tokens of KV cache fit beside the weights, max_model_len needs {max_model_len}",
         )
+    found = None if roofline_only else _table(facts, flags, pool, tensor_parallel)
+    step_times, step_time = found or (
+        ROOFLINE,
+        roofline(shape, machine_of(pool, fp8=shape.compute_bytes == 1), tensor_parallel),
+    )
     group = Group(
         role=role.name,
         engines=role.replicas * _whole(flags, "data_parallel_size", 1),
         limits=_limits(flags, pool, blocks, block_size, max_model_len),
-        step_time=roofline(shape, machine_of(pool, fp8=shape.compute_bytes == 1), tensor_parallel),
+        step_time=step_time,
         link=_link(objective, pool, shape) if role.name == "decode" else None,
+        store=store_of(
+            configuration, role, objective, pool, token_bytes=shape.kv_bytes_per_token, block_size=block_size
+        ),
     )
-    return group, max_model_len, [name for name in flags if name not in MODELLED_FLAGS]
+    return _Made(group, max_model_len, [name for name in flags if name not in MODELLED_FLAGS], step_times)
+
+
+def _table(
+    facts: ModelFacts, flags: Mapping[str, Scalar], pool: Pool, tensor_parallel: int
+) -> tuple[str, StepTime] | None:
+    """Measured step times and their version, where there are any."""
+    device, precision = devices.of_pool(pool), _precision(facts, flags)
+    if device is None or precision is None:
+        return None
+    cache: tables.Cache = "fp8" if _eight_bit_cache(flags) else "bf16"
+    return tables.find(facts, device.name, tensor_parallel, precision, cache)
+
+
+def _precision(facts: ModelFacts, flags: Mapping[str, Scalar]) -> tables.Precision | None:
+    """Of the weights as they are served, in the words of the tables; None where those have no word for it."""
+    if facts.quantised:
+        return tables.PRECISIONS.get(facts.quantisation or "")
+    online = flags.get("quantization")
+    return "bf16" if online is None else "fp8" if online == "fp8" else None
+
+
+def _eight_bit_cache(flags: Mapping[str, Scalar]) -> bool:
+    return str(flags.get("kv_cache_dtype", "auto")).startswith("fp8")
 
 
 def _link(objective: Objective, pool: Pool, shape: ModelShape) -> Link:
@@ -203,7 +256,10 @@ def _fill(nodes: Sequence[int], role: Role) -> list[int] | None:
 
 
 def device_name(pool: Pool) -> str:
-    """What a unit of the pool is called wherever its speed matters."""
+    """What a unit of the pool is called wherever its speed matters: one name for all spellings of a GPU."""
+    device = devices.of_pool(pool)
+    if device is not None:
+        return device.name
     return pool.device if pool.unit == "gpu" else f"{pool.cores}-core CPU slot"
 
 
@@ -249,7 +305,6 @@ def _device(pool: Pool) -> Device:
 def _shape(facts: ModelFacts, flags: Mapping[str, Scalar], pool: Pool) -> ModelShape:
     quantization = flags.get("quantization")
     online = quantization in model.ONLINE_QUANTISATIONS and not facts.quantised
-    eight_bit_kv = str(flags.get("kv_cache_dtype", "auto")).startswith("fp8")
     device = devices.of_pool(pool)
     fp8 = (online or facts.quantised) and device is not None and device.fp8_flops is not None
     return ModelShape(
@@ -260,7 +315,7 @@ def _shape(facts: ModelFacts, flags: Mapping[str, Scalar], pool: Pool) -> ModelS
         head_dim=facts.head_dim,
         weight_bytes=facts.params if online else facts.weight_bytes,
         active_parameters=max(facts.active_params - facts.vocab * facts.hidden, 0.5 * facts.active_params),
-        kv_bytes_per_token=facts.kv_bytes_per_token(1.0 if eight_bit_kv else 2.0),
+        kv_bytes_per_token=facts.kv_bytes_per_token(1.0 if _eight_bit_cache(flags) else 2.0),
         compute_bytes=1.0 if fp8 else 2.0,
     )
 

@@ -8,6 +8,7 @@ so that a compiled step can read them too.
 """
 
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from tuner.model import ModelFacts
 
 SCHEMA = 1
 DIRECTORY = "data/steptimes"
+#: Environment variable that names a directory of further tables; they go before the shipped ones.
+MORE = "TUNER_STEPTIMES"
 Precision = Literal["bf16", "fp8", "fp8_static", "fp8_block", "mxfp4", "nvfp4"]
 Cache = Literal["bf16", "fp8"]
 #: Quantisation of a checkpoint → precision of its table.
@@ -106,7 +109,9 @@ def find(
             checkpoint, with one scale or one for each block, `mxfp4` = of the experts alone.
         cache: Of the KV cache.
     """
-    for content in _shipped(device):
+    more = os.environ.get(MORE)
+    shipped = _read(Path(str(files("tuner").joinpath(DIRECTORY))), device)
+    for content in (*(_read(Path(more), device) if more else ()), *shipped):
         if not _alike(facts, content["shape"]):
             continue
         shared = _entry(content["shared"], tensor_parallel=tensor_parallel, precision=precision)
@@ -123,8 +128,7 @@ def version(content: Mapping[str, Any]) -> str:
 
 
 @cache
-def _shipped(device: str) -> tuple[dict[str, Any], ...]:
-    directory = Path(str(files("tuner").joinpath(DIRECTORY)))
+def _read(directory: Path, device: str) -> tuple[dict[str, Any], ...]:
     paths = sorted(directory.glob(f"*-{device.lower()}.json"))
     found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return tuple(content for content in found if content["device"] == device and content["schema"] == SCHEMA)

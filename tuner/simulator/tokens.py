@@ -19,6 +19,7 @@ class StepChunks:
     def __init__(self, steps: Callable[[int], Sequence[float]]) -> None:
         self._steps = steps
         self._chunks: list[tuple[float, int]] = []
+        self._all: Chunks | None = None  # the same, once no more came: a slice of a tuple is made in one go
 
     def of(self, spans: Iterable[Sequence[int]], until_s: float = inf) -> Chunks:
         """
@@ -28,10 +29,15 @@ class StepChunks:
             spans: Steps, [first, past), in each of which it got one token; ascending.
             until_s: The last moment that counts.
         """
-        chunks = self._chunks
-        chunks.extend(zip(self._steps(len(chunks)), repeat(1)))
+        chunks, known = self._chunks, len(self._chunks)
+        chunks.extend(zip(self._steps(known), repeat(1)))
         past = len(chunks)
+        if past > known:
+            self._all = None
+        elif self._all is None:
+            self._all = tuple(chunks)
         if past and chunks[-1][0] > until_s:
             past = bisect_right(chunks, until_s, key=lambda chunk: chunk[0])
-        parts = [chunks[first : min(end, past)] for first, end in spans if first < past]
+        source: Sequence[tuple[float, int]] = chunks if self._all is None else self._all
+        parts = [source[first : min(end, past)] for first, end in spans if first < past]
         return tuple(parts[0]) if len(parts) == 1 else tuple(chain.from_iterable(parts))
