@@ -42,7 +42,7 @@ def test_the_interval_is_never_upside_down():
 
 
 def test_two_sessions_against_three_show_a_gain():
-    """Kept twice at a cost of 1.5, the baseline broken three times at 1.9: at least 1 − 1.5/1.9, at 1 − (2/5)²(3/5)³."""
+    """Kept twice at 1.5, the baseline broken three times at 1.9: at least 1 − 1.5/1.9, at 1 − (2/5)²(3/5)³."""
     found = gain([1.5, 1.4], [2.0, 2.1], [1.95, 1.9, 1.93], min_gain=0.02)
     assert found.lower == pytest.approx(1 - 1.5 / 1.9)
     assert found.confidence == pytest.approx(1 - 0.16 * 0.216)
