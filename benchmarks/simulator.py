@@ -1,8 +1,8 @@
 """
 How fast is the simulated cluster?
 
-Requests simulated per second of one core, records included, once the kernel is compiled; and a sweep of 1,000
-configurations with 300 requests each, on two cores. How near it comes to a real one: `benchmarks/accuracy.py`.
+Requests simulated per second of one core's time, records included, once the kernel is compiled; and a sweep of 1,000
+configurations with 300 requests each, on two cores, by the clock. How near it comes to a real one: `benchmarks/accuracy.py`.
 
     python benchmarks/simulator.py [--json FILE]
 """
@@ -88,9 +88,9 @@ def speed(
     level(served_by, source, rate_rps=rate_rps, concurrency=concurrency, requests=50)
     found: list[Speed] = []
     for _ in range(3):
-        begun = time.perf_counter()
+        begun = time.process_time()
         requests, tokens = level(served_by, source, rate_rps=rate_rps, concurrency=concurrency, requests=3000)
-        found.append(Speed(case, requests, tokens, time.perf_counter() - begun))
+        found.append(Speed(case, requests, tokens, time.process_time() - begun))
     return max(found, key=lambda each: each.requests_per_s)
 
 
