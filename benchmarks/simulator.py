@@ -2,7 +2,8 @@
 How fast is the simulated cluster?
 
 Requests simulated per second of one core's time, records included, once the kernel is compiled; and a sweep of 1,000
-configurations with 300 requests each, on two cores, by the clock. How near it comes to a real one: `benchmarks/accuracy.py`.
+configurations with 300 requests each, on two cores, by the clock. How near it comes to a real one:
+`benchmarks/accuracy.py`.
 
     python benchmarks/simulator.py [--json FILE]
 """
