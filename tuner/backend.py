@@ -16,6 +16,18 @@ def resolve(wanted: str) -> str:
     return "ray" if visible_gpus(os.environ) else "simulated"
 
 
+def check_simulated(objective: Objective) -> None:
+    """
+    Whether the simulator can stand in for this objective, before a study is made for it.
+
+    Raises:
+        InputError: The simulator does not know the model or the device.
+    """
+    from tuner.deployment.simulated import SimulatedLauncher
+
+    SimulatedLauncher(objective)
+
+
 def launcher_for(
     backend: str, objective: Objective, *, ray: str | None, registry: Path, calibration: Calibration | None = None
 ) -> Launcher:

@@ -8,6 +8,8 @@ from tuner.units import Amount
 
 #: Share of a budget that the verification of finalists may always count on.
 RESERVED = 0.25
+#: Share that it gets at most: a budget that cannot verify should at least search.
+MOST_RESERVED = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ def ended(budget: Budget, spent: Spent, *, running: int = 0, verification: Spent
         spent: What is spent.
         running: Trials that run and are not in `spent`.
         verification: What verifying baseline and two finalists will cost; None = unknown. The larger of it and a
-            quarter of the budget is kept back. A budget in trials keeps nothing back: re-measured finalists are no
-            trials.
+            quarter of the budget is kept back, but never more than half. A budget in trials keeps nothing back:
+            re-measured finalists are no trials.
     """
     if budget.trials is not None and spent.trials + running >= budget.trials:
         return "trials"
@@ -57,7 +59,7 @@ def ended(budget: Budget, spent: Spent, *, running: int = 0, verification: Spent
         ("gpu-hours", spent.unit_hours, need.unit_hours, budget.gpu_hours),
         ("currency", spent.currency, need.currency, budget.currency),
     ):
-        if limit is not None and have >= limit - max(RESERVED * limit, reserve):
+        if limit is not None and have >= limit - max(RESERVED * limit, min(reserve, MOST_RESERVED * limit)):
             return name
     return None
 

@@ -75,8 +75,9 @@ def _figures(standing: Standing) -> dict[str, float | None]:
             "goodput_rps": finite(verified.goodput_rps),
             "offered_rps": finite(verified.offered_rps),
         }
-    goodput = score.goodput_rps if score is not None else None
-    tokens = score.good_output_tokens_per_s if score is not None else None
+    whole = score if outcome.best is not None and outcome.best.stopped == "" else None  # a level cut short yields none
+    goodput = whole.goodput_rps if whole is not None else None
+    tokens = whole.good_output_tokens_per_s if whole is not None else None
     return {
         "cost_per_1k_good_requests": cost_per_1k(outcome.cost_per_hour, goodput),
         "cost_per_1m_good_output_tokens": cost_per_1m(outcome.cost_per_hour, tokens),

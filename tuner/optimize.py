@@ -20,7 +20,7 @@ from tuner import (
     result,
     space_file,
 )
-from tuner.backend import launcher_for, resolve
+from tuner.backend import check_simulated, launcher_for, resolve
 from tuner.budget import exceeded, merged
 from tuner.deployment import Launcher
 from tuner.errors import InputError, Interrupted, StudyChanged, StudyFailed
@@ -104,6 +104,8 @@ def read(request: Request) -> Inputs:
     if problem is not None:
         raise InputError(f"{objective.path}: {problem}")
     backend = resolve(request.backend or objective.backend)
+    if backend == "simulated":
+        check_simulated(objective)
     fitted = calibration.find(request.runs, objective) if backend == "simulated" else None
     return Inputs(objective, space, facts, longest, backend, fitted)
 
@@ -158,7 +160,7 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
             parallel=min(request.parallel or launcher.parallel, launcher.parallel),
             listen=listen,
         )
-        return ledger.path, Run(study, launcher, ledger, tracker, listen).go()
+        return ledger.path, Run(study, launcher, ledger, tracker, listen, inputs.backend).go()
 
 
 def longest_request(objective: Objective) -> int | None:
@@ -207,6 +209,7 @@ class Run:
     ledger: Ledger
     tracker: Tracker
     listen: Listener
+    backend: str
 
     def go(self) -> dict[str, object]:
         try:
@@ -219,9 +222,11 @@ class Run:
         except (Interrupted, KeyboardInterrupt) as stop:
             self._write("interrupted", {}, None, None)
             slo, runs = self.study.objective.path, self.ledger.path.parent
+            trials = self.study.budget.trials
             raise Interrupted(
                 "interrupted; everything that was started is gone and what was measured is kept; go on with: "
-                f"tuner optimize --slo {slo} --study {self.ledger.name} --runs {runs}"
+                f"tuner optimize --slo {slo} --study {self.ledger.name} --runs {runs} --backend {self.backend}"
+                + ("" if trials is None else f" --trials {trials}")
             ) from stop
         except StudyFailed as error:
             self._write("failed", {}, None, None, warnings=[str(error)])

@@ -116,7 +116,8 @@ def stand(objective: Objective, outcome: Outcome, verified: Verified | None) -> 
     rung = verified.rung if verified is not None else None
     observed = outcome.best.score if outcome.best is not None else None
     score = rung.pooled if rung is not None else observed
-    goodput = verified.goodput_rps if verified is not None else (observed.goodput_rps if observed else None)
+    whole = observed if outcome.best is not None and outcome.best.stopped == "" else None
+    goodput = verified.goodput_rps if verified is not None else (whole.goodput_rps if whole else None)
     price = _minimised(objective, outcome, goodput)
     if price is not None and objective.objective == "cost_per_goodput" and verified is not None:
         price = verified.cost_per_1k_good_requests

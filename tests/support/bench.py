@@ -74,4 +74,4 @@ class Bench:
                 parallel=self.parallel,
                 listen=self.events.append,
             )
-            return Run(study, self.launcher, ledger, Silent(), self.events.append).go()
+            return Run(study, self.launcher, ledger, Silent(), self.events.append, "simulated").go()
