@@ -46,6 +46,7 @@ def describe(objective: Objective, standing: Standing) -> dict[str, object]:
         "repeats": 0 if verified is None else verified.repeats,
         "ladder": [] if verified is None else [_rung(each) for each in verified.rungs],
         "copies": _copies(objective, standing),
+        "fleet_cost_per_hour": _fleet_cost(objective, standing),
     }
 
 
@@ -134,6 +135,12 @@ def _copies(objective: Objective, standing: Standing) -> int | None:
     demand = objective.workload.demand_rps
     goodput = _figures(standing)["goodput_rps"]
     return math.ceil(demand / goodput) if demand is not None and goodput else None
+
+
+def _fleet_cost(objective: Objective, standing: Standing) -> float | None:
+    """Currency per hour of all those copies."""
+    copies, hourly = _copies(objective, standing), standing.outcome.cost_per_hour
+    return None if copies is None or hourly is None else finite(copies * hourly)
 
 
 def finite(value: float | None) -> float | None:

@@ -78,6 +78,9 @@ def pairs(evidence: Evidence) -> list[Pair]:
         pair("offered load", "offered_rps", "requests/s"),
         pair("highest load kept in the search", "capacity", str(evidence.result["load"]["unit"])),
     ]  # fmt: skip
+    if named.get("copies") is not None:
+        rows.append(pair("copies that carry the demand", "copies", ""))
+        rows.append(pair("cost per hour of these copies", "fleet_cost_per_hour", f"{currency}/h"))
     promised = evidence.result["slo"]["attainment"]
     rows.append(Pair("good requests / arrivals", _attainment(named, promised), _attainment(base, promised), ""))
     for label, metric in _LATENCIES:
