@@ -22,14 +22,7 @@ class Decision:
 
 def weight(objective: Objective, configuration: Configuration) -> float:
     """What the objective minimises, times the goodput in requests/s: `value` = `weight` / goodput."""
-    held = cost.cost_per_hour(configuration, objective)
-    match objective.objective:
-        case "cost_per_goodput":
-            return held.total / cost.HOUR_S * 1e3
-        case "goodput_per_gpu":
-            return float(held.units)
-        case _:
-            return 1.0
+    return cost.weight(objective.objective, cost.cost_per_hour(configuration, objective))
 
 
 def value(objective: Objective, outcome: Outcome) -> float | None:
@@ -40,8 +33,8 @@ def value(objective: Objective, outcome: Outcome) -> float | None:
     """
     if outcome.state != "feasible" or outcome.best is None or outcome.best.score is None:
         return None
-    goodput = outcome.best.score.goodput_rps
-    return weight(objective, outcome.configuration) / goodput if goodput > 0 else None
+    held = cost.cost_per_hour(outcome.configuration, objective)
+    return cost.objective_value(objective.objective, held, outcome.best.score)
 
 
 def figure(objective: Objective, found: float) -> str:

@@ -139,6 +139,13 @@ def per_1m_good_output_tokens(per_hour: float, good_output_tokens_per_s: float) 
     return per_hour / (good_output_tokens_per_s * HOUR_S) * 1e6 if good_output_tokens_per_s > 0 else None
 
 
+def weight(kind: Literal["cost_per_goodput", "goodput_per_gpu", "goodput"], cost: CostBreakdown) -> float:
+    """What the search minimises, times the goodput in requests/s: known before anything is measured."""
+    if kind == "cost_per_goodput":
+        return cost.total / HOUR_S * 1e3
+    return float(cost.units) if kind == "goodput_per_gpu" else 1.0
+
+
 def objective_value(
     kind: Literal["cost_per_goodput", "goodput_per_gpu", "goodput"], cost: CostBreakdown, score: Score
 ) -> float | None:
@@ -148,11 +155,7 @@ def objective_value(
     `cost_per_goodput`: currency per 1,000 good requests. `goodput_per_gpu`: unit-seconds per good request, the inverse.
     `goodput`: seconds per good request, the inverse.
     """
-    if score.goodput_rps <= 0:
-        return None
-    if kind == "cost_per_goodput":
-        return per_1k_good_requests(cost.total, score.goodput_rps)
-    return (cost.units if kind == "goodput_per_gpu" else 1) / score.goodput_rps
+    return weight(kind, cost) / score.goodput_rps if score.goodput_rps > 0 else None
 
 
 def fleet(cost: CostBreakdown, demand_rps: float, goodput_rps: float) -> Fleet | None:
