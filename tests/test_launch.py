@@ -232,6 +232,11 @@ def test_units_are_taken_from_what_is_visible():
     assert found == {"a": [Unit("3")], "b": [Unit("5")], "c": [Unit("", (0, 1))]}
 
 
+def test_slots_without_cores_are_as_many_as_the_file_says():
+    """Slots of no core of their own fit on any machine, and are pinned nowhere."""
+    assert units_here((Pool("c", "cpu", "slot", 1, 3, 1.0, 0),), (), (0,)) == {"c": [Unit(), Unit(), Unit()]}
+
+
 def test_units_are_held_by_one_at_a_time():
     """What is taken is gone until it is given back; a wait that is too long is the infrastructure's fault."""
     units = Units({"a": [Unit("0"), Unit("1")]})

@@ -618,7 +618,7 @@ _POOLS = st.lists(
         st.integers(1, 99),
         st.integers(1, 16),
         _PRICE,
-        st.integers(1, 64),
+        st.integers(0, 64),
         _optional(_PRICE),
     ),
     min_size=1,

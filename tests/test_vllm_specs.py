@@ -97,6 +97,12 @@ def test_one_replica_is_the_endpoint_itself():
     assert (engine.name, engine.endpoint) == ("engine-0", True)
 
 
+def test_an_engine_is_bound_to_the_cores_of_its_slot_if_it_has_any():
+    """Slots that share all cores leave the engine's threads where the kernel puts them."""
+    bound = [_specs({}, pools=(replace(SLOTS, cores=cores),))[0].env for cores in (1, 0)]
+    assert [env["VLLM_CPU_OMP_THREADS_BIND"] for env in bound] == ["${cores}", "nobind"]
+
+
 def test_replicas_stand_behind_one_router_that_starts_last():
     """The router alone is the endpoint, holds no unit, and knows every engine."""
     *engines, router = _specs({"replicas": 3})

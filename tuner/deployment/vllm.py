@@ -113,7 +113,7 @@ def _environment(objective: Objective, pool: Pool) -> tuple[dict[str, str], dict
     if objective.cluster.bind == "loopback":
         env["VLLM_SERVER_DEV_MODE"] = "1"  # /reset_prefix_cache; its routes ask for no key
     if pool.unit == "cpu":
-        env["VLLM_CPU_OMP_THREADS_BIND"] = "${cores}"
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "${cores}" if pool.cores else "nobind"
     else:
         env["CUDA_VISIBLE_DEVICES"] = "${gpus}"
     return env, secrets
