@@ -262,6 +262,14 @@ def test_json_is_strict_and_alone_on_stdout(tuner, home, arguments):
     assert isinstance(strict(out), dict)
 
 
+def test_a_measurement_tells_what_the_engine_counted(tuner, home):
+    """The counters of the level that the figures are of: what proves a transfer or a store stands among them."""
+    (home / "c.json").write_text("{}", encoding="utf-8")
+    _, out, _ = tuner("measure", "--slo", "slo.yaml", "--configuration", "c.json", "--json")
+    told = strict(out)
+    assert {"level_seconds", "num_preemptions_total", "prefix_cache_hits_total"} <= set(told["counters"])
+
+
 def test_rescoring_by_the_same_file_says_what_the_study_said(tuner, home):
     """MET-23: the stored records alone give the stored figures again; what they cannot tell is said to be unknown."""
     code, out, _ = tuner("rescore", "first", "--slo", "slo.yaml", "--json")

@@ -12,14 +12,18 @@
 #   doctor      `tuner doctor --slo` is ready
 #   local       one aggregated deployment on this machine is measured
 #   killed      SIGKILL of the tuner while its engine starts or serves leaves no process and no GPU memory
+#   split       prefill and decode on a GPU each, NIXL between them: the transfer is proven (two GPUs needed)
+#   cpu_offload, lmcache   a store is filled and hit: vLLM's own in host memory, LMCache's server
 #   study       a short study through Ray, two trials at once where there are two GPUs
 #   isolation   trials that ran at once held different GPUs (two GPUs needed)
 #   teardown    no process of ours is left and the GPUs' memory is free again, after each of these
-# One line PASS, FAIL or SKIP for each; the figures go to DIRECTORY/accept-gpu.json, which `tuner doctor` reads.
+# One line PASS, FAIL or SKIP for each, with the engines' counters where something is proven; the figures go to
+# DIRECTORY/accept-gpu.json, which `tuner doctor` reads.
 # Exit code 0 where nothing failed, 1 otherwise, 2 for wrong use.
 #
 # Settings: ENGINE (program `vllm`), ROUTER (program `vllm-router`, default: beside ENGINE), VENV (default .venv),
-# ENGINE_VENV (default .venvs/vllm-gpu), ENGINE_PYTHON (default python3.11), LIMIT_S (default 720).
+# LMCACHE (program `lmcache`, default: beside ENGINE), ENGINE_VENV (default .venvs/vllm-gpu), ENGINE_PYTHON (default
+# python3.11), LIMIT_S (default 1080), CHECKS (default "local killed split stores study").
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -44,7 +48,9 @@ tuner="$venv/bin/tuner"
 engine_venv="${ENGINE_VENV:-$here/.venvs/vllm-gpu}"
 engine="${ENGINE:-$engine_venv/bin/vllm}"
 router="${ROUTER:-$(dirname "$engine")/vllm-router}"
-limit_s="${LIMIT_S:-720}"
+lmcache="${LMCACHE:-$(dirname "$engine")/lmcache}"
+limit_s="${LIMIT_S:-1080}"
+checks="${CHECKS:-local killed split stores study}"
 model="$out/model"
 slo="$out/slo.yaml"
 space="$out/space.yaml"
@@ -145,6 +151,19 @@ assert found["requests"]["measured"] > 0 and found["requests"]["completed"] > 0,
 PY
 }
 
+# proven FILE COUNTER…: a live result in which each of these was counted; prints what was.
+proven() {
+  "$python" - "$@" <<'PY'
+import json, sys
+found = json.load(open(sys.argv[1], encoding="utf-8"))
+assert found["requests"] is not None, f"{found['state']}: {found['reason']}: {found['cause']}"
+counted = {name: found["counters"].get(name) for name in sys.argv[2:]}
+assert found["source"] == "live" and found["requests"]["completed"] > 0, found["requests"]
+assert all(counted.values()), f"not counted: {counted}"
+print(f"{found['requests']['completed']} requests, " + ", ".join(f"{name} {value:.4g}" for name, value in counted.items()))
+PY
+}
+
 # isolated STUDY: each trial held as many GPUs as it told, more than one GPU was used, and two were in use at once.
 isolated() {
   "$python" - "$1" "$out/gpus.tsv" <<'PY'
@@ -198,34 +217,41 @@ write_files() {  # GPUS DEVICE
   show "$python" "$here/tools/make_model.py" "$model" 16 1024 2816 16 8 4096 16384
   [[ $dry -eq 0 ]] || return 0
   "$python" "$here/tools/make_model.py" "$model" 16 1024 2816 16 8 4096 16384 >>"$log" 2>&1
-  cat >"$slo" <<YAML
-model: $model
-slo:
-  ttft: {p95: 2s}
-  request: {itl_max: 1s}
-  attainment: 90%
-workload:
-  source: {synthetic: {input_tokens: 512, output_tokens: 32}}
-  load: {rate: 4/s}
-  measure: {warmup: 2s, duration: 10s, min_requests: 40}
-cluster:
-  pools: [{name: here, gpu: $2, nodes: 1, per_node: $1, price: 1.00/h}]  # a price for the check, of no meaning
-  max_gpus: 1
-prices: {currency: USD}
-search: {space: $space, trials: 3, verify: {finalists: 1, repeats: 1, min_requests: 40}}
-engine:
-  command: [$engine, serve]
-  router: [$router]
-  env: {HF_HUB_OFFLINE: "1"}
-  flags: {load_format: dummy, enforce_eager: true, max_model_len: 4096, gpu_memory_utilization: 0.5}
-  start_timeout: 3min
-YAML
+  write_slo "$slo" "$1" "$2" 1 "{input_tokens: 512, output_tokens: 32}"
+  write_slo "$out/split.yaml" "$1" "$2" 2 "{input_tokens: 2048, output_tokens: 32}"
+  write_slo "$out/stores.yaml" "$1" "$2" 1 "{input_tokens: 2048, output_tokens: 32, shared_prefix_tokens: 1024}"
   cat >"$space" <<'YAML'
 description: two token budgets, for the checks on a GPU host
 knobs:
   max_num_batched_tokens: {choices: [512, 2048], source: "docs.vllm.ai, Optimization and Tuning"}
 YAML
   echo '{"tensor_parallel_size": 1}' >"$knobs"
+}
+
+write_slo() {  # FILE GPUS DEVICE MAX_GPUS SYNTHETIC
+  cat >"$1" <<YAML
+model: $model
+slo:
+  ttft: {p95: 2s}
+  request: {itl_max: 1s}
+  attainment: 90%
+workload:
+  source: {synthetic: $5}
+  load: {rate: 4/s}
+  measure: {warmup: 2s, duration: 10s, min_requests: 40}
+cluster:
+  pools: [{name: here, gpu: $3, nodes: 1, per_node: $2, price: 1.00/h}]  # a price for the check, of no meaning
+  max_gpus: $4
+prices: {currency: USD}
+search: {space: $space, trials: 3, verify: {finalists: 1, repeats: 1, min_requests: 40}}
+engine:
+  command: [$engine, serve]
+  router: [$router]
+  stores: {lmcache: [$lmcache, server]}
+  env: {HF_HUB_OFFLINE: "1"}
+  flags: {load_format: dummy, enforce_eager: true, max_model_len: 4096, gpu_memory_utilization: 0.5}
+  start_timeout: 3min
+YAML
 }
 
 # -- the checks ------------------------------------------------------------------------------------------------------
@@ -249,6 +275,37 @@ check_killed() {
     wait "$pid" 2>/dev/null || true
   fi
   gone killed-teardown
+}
+
+check_proven() {  # NAME SLO KNOBS COUNTER…: a deployment whose counters show what it is for
+  local name="$1" goal="$2" knobs="$3" code=0 told=""
+  shift 3
+  [[ $dry -eq 1 ]] || printf '%s\n' "$knobs" >"$out/$name.json"
+  step 240 "$tuner" measure --slo "$goal" --configuration "$out/$name.json" --backend local --out "$out/$name" --json \
+    || code=$?
+  if [[ $dry -eq 0 ]]; then
+    [[ $code -ne 3 ]] || code=0
+    told="$(proven "$out/$name/measurement.json" "$@" 2>>"$log")" || code=1
+  fi
+  check "$name" "$code" "${told:-$* are counted}"
+  gone "$name-teardown"
+}
+
+check_split() {  # GPUS
+  if [[ $1 -lt 2 ]]; then
+    report split SKIP "one GPU only"
+    return 0
+  fi
+  check_proven split "$out/split.yaml" '{"mode": "disaggregated"}' kv_transfer_share kv_transfer_mean_ms \
+    decode.nixl_bytes_transferred_sum
+}
+
+check_stores() {
+  local kind
+  for kind in cpu_offload lmcache; do
+    check_proven "$kind" "$out/stores.yaml" \
+      "{\"kv_store\": \"$kind\", \"kv_store_ram_gib\": 4, \"enable_prefix_caching\": false}" store_hit_share store_hit_tokens
+  done
 }
 
 check_study() {  # GPUS
@@ -296,9 +353,11 @@ main() {
   local code=0
   step 60 "$tuner" doctor --slo "$slo" --runs "$out/runs" || code=$?
   check doctor "$code" "the tuner finds what it needs"
-  check_local
-  check_killed
-  check_study "$gpus"
+  [[ " $checks " != *" local "* ]] || check_local
+  [[ " $checks " != *" killed "* ]] || check_killed
+  [[ " $checks " != *" split "* ]] || check_split "$gpus"
+  [[ " $checks " != *" stores "* ]] || check_stores
+  [[ " $checks " != *" study "* ]] || check_study "$gpus"
 }
 
 memory_before=0

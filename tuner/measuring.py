@@ -127,6 +127,7 @@ def _measurement(
         "token_source": judged.token_source if judged is not None else None,
         "facts": dict(outcome.facts),
         "client": dict(outcome.best.client) if outcome.best is not None else {},
+        "counters": dict(outcome.best.counters) if outcome.best is not None else {},
         "ladder": [
             {"offered": level.offered, "kept": level.kept, "stopped": level.stopped, "invalid": level.invalid}
             for level in outcome.levels

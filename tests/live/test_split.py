@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from support.live_engine import live_objective
 
@@ -98,6 +99,22 @@ def launcher_for(where: str, objective: Objective, directory: Path) -> LocalLaun
     if where == "ray":
         return RayLauncher(objective, study=str(directory))
     return LocalLauncher(objective, registry=directory / "registry")
+
+
+def test_nothing_of_it_can_be_reached_from_outside(split):
+    """SEC-04: engines, their transfer and the router listen on loopback alone."""
+    owners = [pid for handle in split._handles.values() for pid in handle.pids()]
+    processes = {
+        each for pid in owners for each in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
+    }
+    listening = {
+        (socket.laddr.ip, process.name())
+        for process in processes
+        for socket in process.net_connections("inet")
+        if socket.status == psutil.CONN_LISTEN
+    }
+    assert {name for _, name in listening} >= {"VLLM::Worker"}
+    assert {ip for ip, _ in listening} == {"127.0.0.1"}
 
 
 @pytest.mark.accept

@@ -104,6 +104,7 @@ def metrics():
         "external_prefix_cache_hits_total": HITS * COUNTS.prompt_tokens,
         "nixl_xfer_time_seconds_sum": 0.002 * COUNTS.transfers,
         "nixl_xfer_time_seconds_count": COUNTS.transfers,
+        "nixl_bytes_transferred_sum": 2**20 * COUNTS.transfers,
         "nixl_num_failed_transfers_total": 0,
     }
     lines = [f"vllm:{name}{{{labels}}} {value}" for name, value in rows.items()]

@@ -67,7 +67,12 @@ def _several(configs: list[Mapping[str, object]]) -> Mapping[str, object]:
 
 
 def _nixl(role: Role, pool: Pool, objective: Objective) -> _Connector:
-    """Each rank has a side channel, at the first port plus its number; so each engine has a block of its own."""
+    """
+    Each rank has a side channel, at the first port plus its number; so each engine has a block of its own.
+
+    UCX, which moves the blocks, listens on every network of the machine. Between CPUs of one machine it needs loopback
+    alone; between GPUs other devices may be faster, and it is left to choose.
+    """
     config: dict[str, object] = {
         "kv_connector": "NixlConnector",
         "kv_role": _KV_ROLES[role.name],
@@ -78,6 +83,8 @@ def _nixl(role: Role, pool: Pool, objective: Objective) -> _Connector:
     if objective.engine.connector_module:
         config["kv_connector_module_path"] = objective.engine.connector_module
     env = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "${host}", "VLLM_NIXL_SIDE_CHANNEL_PORT": "${port:side_channel}"}
+    if pool.unit == "cpu" and objective.cluster.bind == "loopback":
+        env["UCX_NET_DEVICES"] = "lo"
     return _Connector(config, env, (PortNeed("side_channel", role.units_each),))
 
 
