@@ -34,6 +34,7 @@ def resolved(objective: Objective) -> dict[str, Any]:
             "max_gpus": objective.cluster.max_gpus,
             "interconnect": _optional(format_bandwidth, objective.cluster.interconnect_bytes_per_s),
             "bind": objective.cluster.bind,
+            "placement": dict.fromkeys(objective.cluster.spread, "spread") or "pack",
         },
         "prices": _prices(objective.prices),
         "objective": objective.objective,
@@ -76,10 +77,15 @@ def fingerprint(objective: Objective) -> dict[str, str]:
         "slo": parts["slo"],
         "workload": parts["workload"],
         "engine": parts["engine"],
-        "cluster": [parts["cluster"], parts["prices"]],
+        "cluster": [_stated(parts["cluster"]), parts["prices"]],
         "search": [parts["objective"], parts.get("baseline"), search],
     }
     return {name: hashlib.sha256(_canonical(value)).hexdigest() for name, value in hashed.items()}
+
+
+def _stated(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the usual placement: studies that were begun before files could say it are still the same."""
+    return {name: value for name, value in cluster.items() if (name, value) != ("placement", "pack")}
 
 
 def _canonical(value: object) -> bytes:

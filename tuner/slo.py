@@ -171,6 +171,7 @@ class Cluster:
     max_gpus: int  # units that one deployment may hold, over all pools
     interconnect_bytes_per_s: float | None = None
     bind: Literal["loopback", "node"] = "loopback"
+    spread: tuple[str, ...] = ()  # roles whose engines go to different nodes where they can; the others share nodes
 
 
 @dataclass(frozen=True)
