@@ -1,4 +1,4 @@
-"""Split deployments over several nodes of a Ray cluster: GPUs that are not there, addresses of their own, one machine."""
+"""Split deployments over several nodes of a Ray cluster on one machine, with GPUs that are not there."""
 
 import dataclasses
 import os
@@ -77,7 +77,7 @@ def record(tmp_path) -> Path:
 
 
 @pytest.fixture
-def launch(launch, tmp_path, record):
+def launch(cluster, tmp_path, record):
     """Makes a launcher on the cluster of the module, and its objective."""
 
     def make(*, spread=(), bind="node", **env) -> tuple[RayLauncher, Objective]:
@@ -95,7 +95,7 @@ def nodes(running) -> dict[str, str]:
 
 
 def test_each_role_goes_to_its_pool_and_is_found_at_its_nodes_address(launch, tmp_path, record):
-    """PD-04: prefill on an H100, decode on an L4; servers, side channels and the router's list have routable addresses."""
+    """PD-04: prefill on an H100, decode on an L4; servers, side channels and the router have routable addresses."""
     launcher, goal = launch()
     with launcher.deployment(Configuration(SPLIT), tmp_path / "logs") as running:
         assert running.drive(level(goal)).counters["kv_transfer_share"] == 1
@@ -131,16 +131,16 @@ def test_a_role_is_packed_or_spread(launch, tmp_path, record, spread, different)
         ({**SPLIT, "decode_pool": "h100", "decode_replicas": 2}, "loopback", "use `bind: node` to spread"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_launch(launch, tmp_path, record, knobs, bind, said):
+def test_what_does_not_fit_is_refused_before_launch(launch, record, knobs, bind, said):
     """RAY-04: per pool and per node, with the reason; nothing is started."""
     launcher, _ = launch(bind=bind)
     assert said in launcher.check(Configuration(knobs))
     with (
         pytest.raises(InfrastructureFailed, match="never schedulable"),
-        launcher.deployment(Configuration(knobs), tmp_path / "logs"),
+        launcher.deployment(Configuration(knobs), record),
     ):
         pass
-    assert told(record) == []
+    assert list(record.iterdir()) == []
 
 
 @pytest.mark.parametrize("released", [True, False])
