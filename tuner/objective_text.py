@@ -19,6 +19,15 @@ from tuner.units import (
 )
 from tuner.yamlfile import is_plain_text
 
+#: Keys of the file behind each fingerprint that is not named as its key; of `search` only some count.
+COMPARED: Mapping[str, tuple[str, ...]] = {
+    "model": ("model", "model_revision"),
+    "cluster": ("cluster", "prices"),
+    "search": ("objective", "baseline"),
+    "backend": (),
+}
+COMPARED_SEARCH = ("max_levels", "resolution", "first_guess", "divide_counts")
+
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./%+-]*( [A-Za-z][A-Za-z0-9_/-]*)?", re.ASCII)
 
 
@@ -71,7 +80,7 @@ def fingerprint(objective: Objective) -> dict[str, str]:
     for name in ("trace", "prompts"):
         if name in source:
             source[name] = hashlib.sha256(Path(source[name]).read_bytes()).hexdigest()
-    search = {name: parts["search"].get(name) for name in ("max_levels", "resolution", "first_guess", "divide_counts")}
+    search = {name: parts["search"].get(name) for name in COMPARED_SEARCH}
     hashed = {
         "model": [parts["model"], parts.get("model_revision")],
         "slo": parts["slo"],
