@@ -569,6 +569,23 @@ def test_what_only_looks_odd_is_a_warning(read, blocks, pattern):
     assert any(re.search(pattern, warning) for warning in objective_file.warnings(read(**blocks)))
 
 
+@pytest.mark.parametrize(
+    ("source", "rest", "needed", "how"),
+    [
+        ("trace: trace.jsonl", "measure: {min_requests: 600}", 600, "with fresh prompts"),
+        ("trace: trace.jsonl", "load: {rate: 10/s}, measure: {duration: 70s, min_requests: 100}", 700, "fresh prompts"),
+        ("prompts: prompts.jsonl", "measure: {min_requests: 600}", 600, "so that prefix caches know its prompts"),
+    ],
+)
+def test_a_source_that_ends_before_a_level_is_told_with_both_counts(read, source, rest, needed, how):
+    """One that is as long as a level is no news, and nor is one that is made up."""
+    objective = read(workload=f"{{source: {{{source}}}, {rest}}}")
+    (said,) = objective_file.warnings(objective, rows=599)
+    assert f"has 599 requests to use and a level measures at least {needed}" in said
+    assert how in said
+    assert objective_file.warnings(objective, rows=needed) == objective_file.warnings(objective) == []
+
+
 def test_a_usual_file_has_no_warnings(read):
     """Silence is worth something only if it is the rule."""
     assert objective_file.warnings(read()) == []

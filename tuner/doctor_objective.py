@@ -98,6 +98,8 @@ def _traffic(objective: Objective) -> Iterator[Check]:
         yield Check("workload", "missing", str(error), "correct `workload.source`, or bring the file")
         return
     yield Check("workload", "ok", f"{source.path}: {format_number(count)} requests")
+    for warning in objective_warnings.repeats(objective, count):
+        yield Check("workload", "warning", warning, "see `tuner check`")
 
 
 def _rows(source: Trace) -> int:

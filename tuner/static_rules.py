@@ -69,7 +69,9 @@ class Case:
 def placement(configuration: Configuration, cluster: Cluster, placed: list[tuple[Role, Pool]]) -> Iterator[Violation]:
     """Broken rules about units, nodes and routers, over all roles together."""
     if configuration.units > cluster.max_gpus:
-        yield Violation("max_gpus", f"needs {configuration.units} units, cluster.max_gpus is {cluster.max_gpus}")
+        yield Violation(
+            "max_gpus", f"needs {configuration.units} {cluster.unit}s, cluster.max_gpus is {cluster.max_gpus}"
+        )
     for role, pool in placed:
         if role.units_each > pool.per_node:
             yield Violation(
