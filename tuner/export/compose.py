@@ -17,7 +17,7 @@ _CHECKS: Mapping[str, str] = {
 }
 _HEAD = (
     "docker compose up --wait starts all of it in order; every ${...} below can be set from outside or in .env.",
-    "Services use the network of the machine, as they were measured: nothing but the address in *_HOST can be reached.",
+    "Services use the network of the machine and listen at *_HOST, as they were measured. Needs Compose 2.23.1.",
 )
 
 
@@ -71,7 +71,7 @@ def _service(spec: ProcessSpec, plan: Plan) -> Mapping[str, object]:
     }
     if before := plan.before(spec):
         service["depends_on"] = {other.name: {"condition": "service_healthy"} for other in before}
-    if container.is_engine(spec) or container.shares_memory(plan):
+    if container.is_engine(spec) or container.shares_memory(spec, plan):
         service["ipc"] = "host"
     if container.has_gpus(spec):
         device = {"driver": "nvidia", "device_ids": list(plan.addresses[spec.name].gpus), "capabilities": ["gpu"]}
@@ -94,6 +94,10 @@ def _mounts(spec: ProcessSpec) -> list[Mapping[str, object]]:
         found += [
             {"type": "bind", "source": _dollars(path), "target": _dollars(path), "read_only": True}
             for path in container.machine_paths(spec)
+        ]
+        found += [
+            {"type": "bind", "source": _dollars(path), "target": _dollars(path)}
+            for path in container.machine_folders(spec)
         ]
     if container.uses_scratch(spec):
         found.append({"type": "volume", "source": _scratch(spec), "target": SCRATCH})

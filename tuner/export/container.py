@@ -7,7 +7,7 @@ Official images: `vllm/vllm-openai` holds vLLM with NIXL, LMCache and Mooncake, 
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -133,15 +133,26 @@ def uses_rdma(spec: ProcessSpec) -> bool:
     return any(found in text for text in texts for found in ('"protocol":"rdma"', '"mooncake_protocol":"rdma"'))
 
 
-def shares_memory(plan: Plan) -> bool:
-    """Whether processes of one machine hand KV blocks to each other through it: NIXL, or LMCache's own server."""
-    split = plan.configuration.kv_transfer == "nixl" and plan.one_machine
-    return split or plan.configuration.kv_store == "lmcache"
+def shares_memory(spec: ProcessSpec, plan: Plan) -> bool:
+    """
+    Whether it hands KV blocks to other processes through the memory of their machine.
+
+    Sides that were measured on one machine do, over NIXL; LMCache's server and its engines always do.
+    """
+    if plan.configuration.kv_transfer == "nixl" and plan.one_machine and spec.role in ("prefill", "decode"):
+        return True
+    stores_it = spec.role in ("store", plan.configuration.storing_role)
+    return plan.configuration.kv_store == "lmcache" and stores_it
 
 
 def machine_paths(spec: ProcessSpec) -> Sequence[str]:
     """Absolute paths of the measured machine among its arguments, the program itself left out."""
-    return tuple(dict.fromkeys(_paths(spec)))
+    return tuple(dict.fromkeys(_paths(spec, spec.argv[1:])))
+
+
+def machine_folders(spec: ProcessSpec) -> Sequence[str]:
+    """Absolute paths of the measured machine in its environment, where it may write: `HF_HOME`, caches."""
+    return tuple(dict.fromkeys(_paths(spec, settings(spec)[0].values())))
 
 
 def refuse_spread_memory(plan: Plan, form: str) -> None:
@@ -156,9 +167,9 @@ def refuse_spread_memory(plan: Plan, form: str) -> None:
         )
 
 
-def _paths(spec: ProcessSpec) -> Iterator[str]:
-    for token in spec.argv[1:]:
-        pieces = expand(spec, token)
+def _paths(spec: ProcessSpec, templates: Iterable[str]) -> Iterator[str]:
+    for template in templates:
+        pieces = expand(spec, template)
         if pieces and all(isinstance(piece, str) for piece in pieces):
             text = "".join(str(piece) for piece in pieces)
             value = text.partition("=")[2] if text.startswith("--") else text

@@ -61,10 +61,15 @@ def _refuse(plan: Plan, rdma: str | None) -> None:
             "kubernetes: this deployment is pinned to CPU cores by number, which a pod cannot choose; use --format "
             "shell or --format compose"
         )
+    if plan.one_machine and len({spec.pool for spec in plan.specs if spec.units}) > 1:
+        raise InputError(
+            "kubernetes: this deployment uses two kinds of GPU in one machine, and a pod cannot ask for one of them; "
+            "use --format shell or --format compose"
+        )
     for spec in plan.specs:
-        for path in container.machine_paths(spec):
+        for path in (*container.machine_paths(spec), *container.machine_folders(spec)):
             raise InputError(
-                f"kubernetes: {spec.name} reads {path}, a path of the measured machine, which no pod has; name the "
+                f"kubernetes: {spec.name} needs {path}, a path of the measured machine, which no pod has; name the "
                 "model as on the hub and measure that, or use --format shell or --format compose"
             )
     if rdma is None and any(container.uses_rdma(spec) for spec in plan.specs):
@@ -107,14 +112,14 @@ def _process(spec: ProcessSpec, plan: Plan, rdma: str | None) -> Iterator[Mappin
     yield {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(spec, plan),
+        "metadata": {**_metadata(spec, plan), **_annotated(plan)},
         "spec": {
             "replicas": 1,
             "strategy": {"type": "Recreate"},  # GPUs are not there twice
             "progressDeadlineSeconds": container.start_limit_s(spec, plan) * (2 if plan.before(spec) else 1) + 600,
             "selector": {"matchLabels": _labels(spec, plan)},
             "template": {
-                "metadata": {"labels": _labels(spec, plan), "annotations": _annotations(plan)},
+                "metadata": {"labels": _labels(spec, plan)},
                 "spec": _pod(spec, plan, rdma),
             },
         },
@@ -123,7 +128,7 @@ def _process(spec: ProcessSpec, plan: Plan, rdma: str | None) -> Iterator[Mappin
 
 def _pod(spec: ProcessSpec, plan: Plan, rdma: str | None) -> Mapping[str, object]:
     volumes, mounts = _volumes(spec, plan)
-    together = container.shares_memory(plan) and spec.role != "router"
+    together = container.shares_memory(spec, plan)
     pod: dict[str, object] = {
         "enableServiceLinks": False,  # a Service named vllm-… would set VLLM_… variables
         "automountServiceAccountToken": False,
@@ -229,7 +234,7 @@ def _volumes(spec: ProcessSpec, plan: Plan) -> tuple[list[Mapping[str, object]],
     if container.is_engine(spec):
         volumes.append({"name": "model-cache", "emptyDir": {}})
         mounts.append({"name": "model-cache", "mountPath": MODEL_CACHE})
-        if not container.shares_memory(plan):  # else it is the node's
+        if not container.shares_memory(spec, plan):  # else it is the node's
             volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
             mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})  # noqa: S108  (of the pod)
     if spec.files:
@@ -245,7 +250,7 @@ def _front(plan: Plan) -> Mapping[str, object]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": _name(plan), "labels": _common(plan), "annotations": _annotations(plan)},
+        "metadata": {"name": _name(plan), "labels": _common(plan), **_annotated(plan)},
         "spec": {
             "selector": _labels(plan.endpoint, plan),
             "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
@@ -270,26 +275,32 @@ def _memory(plan: Plan) -> dict[str, str]:
 
 
 def _labels(spec: ProcessSpec, plan: Plan) -> dict[str, str]:
-    shared = container.shares_memory(plan) and spec.role != "router"
+    shared = container.shares_memory(spec, plan)
     return {**(_memory(plan) if shared else _common(plan)), "app.kubernetes.io/component": spec.name}
 
 
 def _metadata(spec: ProcessSpec, plan: Plan) -> Mapping[str, object]:
-    return {"name": _host(spec.name, plan), "labels": _labels(spec, plan), "annotations": _annotations(plan)}
+    return {"name": _host(spec.name, plan), "labels": _labels(spec, plan)}
 
 
-def _annotations(plan: Plan) -> Mapping[str, str]:
+def _annotated(plan: Plan) -> Mapping[str, object]:
+    """Provenance as data, for programs that look at the cluster later."""
     told = json.dumps(plan.origin.as_json(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return {"slo-tuner/provenance": told}
+    return {"annotations": {"slo-tuner/provenance": told}}
 
 
 def _ports(spec: ProcessSpec) -> list[tuple[str, int]]:
-    """Every port with a name of at most 15 characters; those of a block behind its first one are numbered."""
+    """
+    Every port with a name of at most 15 characters; those of a block behind its first one are numbered.
+
+    A router tells its own figures on loopback alone, as it was measured.
+    """
     first = numbered(spec, _FIRST_PORT)
     return [
         (need.name.replace("_", "-") + (f"-{place}" if place else ""), first[need.name] + place)
         for need in spec.ports
         for place in range(need.count)
+        if (spec.role, need.name) != ("router", "prometheus")
     ]
 
 

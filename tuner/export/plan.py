@@ -92,7 +92,7 @@ def made(found: Evidence, objective: Objective, outcome: Outcome, role: str) -> 
     live = str(found.result["source"]) == "live"
     if addresses is None and live:
         raise InputError(f"trial {outcome.trial}: commands.json tells no address: it was never started on an engine")
-    near = _fits_one_machine(specs, objective) if addresses is None else len({a.host for a in addresses.values()}) == 1
+    near = fits_one_machine(specs, objective) if addresses is None else len({a.host for a in addresses.values()}) == 1
     version = str(outcome.facts.get("engine_version") or "unknown") if live else ASSUMED_ENGINE
     entry = _entry(found, objective, outcome)
     return Plan(
@@ -155,9 +155,8 @@ def _entry(found: Evidence, objective: Objective, outcome: Outcome) -> Mapping[s
     return {**seen, **ranked}
 
 
-def _fits_one_machine(specs: Sequence[ProcessSpec], objective: Objective) -> bool:
-    if objective.cluster.bind == "loopback":
-        return True
+def fits_one_machine(specs: Sequence[ProcessSpec], objective: Objective) -> bool:
+    """Whether one node of one pool holds the whole deployment."""
     units: dict[str, int] = {}
     for spec in specs:
         if spec.units:

@@ -17,6 +17,7 @@ _HEAD = """\
 # Processes: {names}
 # The variables below can be set from outside. LOGS=DIR writes one log a process instead of the terminal.
 # Needs bash 4.4, curl and setsid{needs}.
+# shellcheck disable=SC2329
 set -euo pipefail
 """
 #: The part that is the same in every script.
@@ -128,7 +129,7 @@ def script(plan: Plan) -> str:
             lines += ["", *_start(spec)]
         lines += ["", *(_ready(spec, plan) for spec in together)]
     if any(spec.endpoint for spec in plan.specs):
-        where = _quoted(expand(plan.endpoint, "http://${host}:${port:http}/v1"))
+        where = quoted(expand(plan.endpoint, "http://${host}:${port:http}/v1"))
         lines += [f"if mine {plan.endpoint.name}; then say serving at {where}; fi"]
     return "\n".join(lines) + "\n" + _TAIL.lstrip("\n")
 
@@ -175,9 +176,9 @@ def _choice(plan: Plan) -> Iterator[str]:
 
 def _start(spec: ProcessSpec) -> Iterator[str]:
     env, secrets = settings(spec)
-    host = _quoted((Ref("host", spec.name),))
+    host = quoted((Ref("host", spec.name),))
     ports = " ".join(
-        _quoted((Ref("port", spec.name, need.name),))
+        quoted((Ref("port", spec.name, need.name),))
         if count == 0
         else f'"$(({variable(Ref("port", spec.name, need.name))} + {count}))"'
         for need in spec.ports
@@ -186,8 +187,8 @@ def _start(spec: ProcessSpec) -> Iterator[str]:
     yield f"if mine {spec.name}; then"
     yield f"    place {spec.name} {host} {ports}"
     for name, template in spec.files.items():
-        path = _quoted((Ref("file", spec.name, name),))
-        yield f"    printf '%s' {_quoted(expand(spec, template))} >{path}"
+        path = quoted((Ref("file", spec.name, name),))
+        yield f"    printf '%s' {quoted(expand(spec, template))} >{path}"
     yield f"    start {spec.name} \\"
     if spec.cores:
         yield f'        taskset --cpu-list "${{{variable(Ref("cores", spec.name))}//|/,}}" \\'
@@ -195,10 +196,10 @@ def _start(spec: ProcessSpec) -> Iterator[str]:
     if not spec.units or spec.cores:
         yield "        CUDA_VISIBLE_DEVICES= \\"
     for name, template in sorted(env.items()):
-        yield f"        {name}={_quoted(expand(spec, template))} \\"
+        yield f"        {name}={quoted(expand(spec, template))} \\"
     for name, source in sorted(secrets.items()):
         yield f'        {name}="${{{source}}}" \\'
-    words = [_quoted(expand(spec, token)) for token in spec.argv]
+    words = [quoted(expand(spec, token)) for token in spec.argv]
     yield " \\\n".join(f"        {word}" for word in words)
     yield "fi"
 
@@ -208,16 +209,16 @@ def _ready(spec: ProcessSpec, plan: Plan) -> str:
     limit_s = math.ceil(plan.objective.engine.start_timeout_s if limit is None else limit)
     host, port = Ref("host", spec.name), Ref("port", spec.name, spec.ready.port)
     if spec.ready.kind == "tcp":
-        check = f"tcp {_quoted((host,))} {_quoted((port,))}"
+        check = f"tcp {quoted((host,))} {quoted((port,))}"
     elif spec.ready.kind == "http":
-        check = f"http {_quoted(('http://', host, ':', port, spec.ready.path))}"
+        check = f"http {quoted(('http://', host, ':', port, spec.ready.path))}"
     else:
         asked = json.dumps({"model": plan.objective.model, "prompt": "Hello", "max_tokens": 1}, ensure_ascii=False)
-        check = f"token {_quoted(('http://', host, ':', port))} {shlex.quote(asked)}"
+        check = f"token {quoted(('http://', host, ':', port))} {shlex.quote(asked)}"
     return f"ready {spec.name} {limit_s} {check}"
 
 
-def _quoted(pieces: Text) -> str:
+def quoted(pieces: Text) -> str:
     """One word for bash: literal text stays what it is, references become variables."""
     if all(isinstance(piece, str) for piece in pieces):
         return shlex.quote("".join(str(piece) for piece in pieces))

@@ -5,7 +5,7 @@ from io import StringIO
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
 
 def dump(documents: Sequence[Mapping[str, object]], head: Sequence[str]) -> str:
@@ -27,13 +27,20 @@ def _quoted(value: object) -> Any:
     """Keys that are identifiers stay plain; every other text is quoted."""
     match value:
         case str():
-            return DoubleQuotedScalarString(value)
+            return LiteralScalarString(value) if _is_program(value) else DoubleQuotedScalarString(value)
         case Mapping():
             return {_key(key): _quoted(each) for key, each in value.items()}
         case list() | tuple():
             return [_quoted(each) for each in value]
         case _:
             return value
+
+
+def _is_program(text: str) -> bool:
+    """Several plain lines, which a block shows as they are."""
+    lines = text.split("\n")
+    plain = all(line.isprintable() and line == line.rstrip() for line in lines)
+    return len(lines) > 2 and plain and lines[-1] == "" and lines[-2] != "" and lines[0] == lines[0].lstrip() != ""
 
 
 def _key(key: str) -> str:
