@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,15 +106,17 @@ def command_line(pid: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def deployed(script: Path, logs: Path, limit_s: float, **environ: str) -> Iterator[dict[str, int]]:
-    """Pids by process of a running export, once it serves; ended by one SIGTERM, and nothing of it may be left."""
+def deployed(
+    script: Path, logs: Path, limit_s: float, *, names: Sequence[str] = (), until: str = "serving at", **environ: str
+) -> Iterator[dict[str, int]]:
+    """Pids by process of a running export, once it says `until`; ended by one SIGTERM; nothing of it may be left."""
     log = logs / "script.log"
     logs.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as out:
-        running = subprocess.Popen([str(script)], stderr=out, env={**os.environ, "LOGS": str(logs), **environ})
+        running = subprocess.Popen([str(script), *names], stderr=out, env={**os.environ, "LOGS": str(logs), **environ})
     family: list[guardian.Process] = []
     try:
-        assert eventually(lambda: "serving at" in log.read_text() or running.poll() is not None, limit_s)
+        assert eventually(lambda: until in log.read_text() or running.poll() is not None, limit_s)
         told = log.read_text(encoding="utf-8")
         assert running.poll() is None, told
         family = guardian.descendants(running.pid)
