@@ -1,6 +1,7 @@
 """Which trial is exported, where it ran, what is said of it, and what is refused."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from tuner.deployment import vllm
 from tuner.deployment.spec import Address, masked, resolve
 from tuner.errors import InputError
 from tuner.export import FORMATS, export
+from tuner.export.container import project_name
 from tuner.export.formats import render
 from tuner.export.places import imagined, recover
 from tuner.slo import Engine
@@ -61,7 +63,7 @@ def test_addresses_come_back_from_measured_commands(name):
 def test_templates_have_no_addresses():
     """A simulated trial's commands name no place."""
     specs = specs_of("split-with-a-store")
-    assert recover(specs, [masked(spec) for spec in specs]) is None
+    assert recover(specs, [masked(spec) for spec in reversed(specs)]) is None
 
 
 @pytest.mark.parametrize(
@@ -224,3 +226,21 @@ def test_keyless_routes_are_not_exported():
     """SEC-04: what the tuner needs between levels is no part of serving, and its absence is stated."""
     for form in FORMATS:
         assert "VLLM_SERVER_DEV_MODE" not in render(planned(objective(), {}), form).text
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("study", ["chat-h100", "Chat_H100.v2", "7b", "x" * 80, "a" * 39 + "-b", "1"])
+def test_any_study_gives_a_valid_name(study):
+    """A DNS label with room for a process behind it; another study of a similar name has another one."""
+    name = project_name(study)
+    assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name)
+    assert len(f"{name}-prefill-15") <= 63
+    assert project_name(study + "_") != name
+
+
+def test_nothing_in_a_head_leaves_its_line():
+    """A model's name with control characters is text in a comment, whatever reads it."""
+    text = render(planned(objective(model="a\nb\x1b\u2028c"), {}), "compose").text
+    assert "# model: a b c; vLLM 0.32.0; source: live\n" in text

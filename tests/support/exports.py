@@ -59,7 +59,6 @@ def planned(
     return Plan(
         specs=specs,
         addresses=imagined(specs, "127.0.0.1" if near else ""),
-        measured=source == "live",
         one_machine=near,
         objective=objective,
         configuration=configuration,
@@ -134,5 +133,5 @@ def written(runs: Path, *, source: str, status: Status = "winner") -> Path:
     ledger = Ledger.open(study)
     for outcome in ledger.outcomes():
         specs = vllm.specs(outcome.configuration, OBJECTIVE)
-        ledger.write_commands(outcome.trial, [masked(spec) for spec in sorted(specs, key=lambda spec: spec.order)])
+        ledger.write_commands(outcome.trial, [masked(spec) for spec in specs])
     return study

@@ -50,7 +50,7 @@ class Origin:
             f"{'simulated' if self.source == 'simulated' else 'measured'}: {'; '.join(self._figures())}",
         ]
         found += [f"warning: {each}" for each in self.warnings]
-        return [" ".join(line.split()) for line in found]
+        return [" ".join("".join(c if c.isprintable() else " " for c in line).split()) for line in found]
 
     def as_json(self) -> dict[str, object]:
         """The same as data."""

@@ -74,9 +74,9 @@ def recover(specs: Sequence[ProcessSpec], commands: Sequence[Mapping[str, Any]])
     Raises:
         InputError: The commands are not those of these specs.
     """
-    if [masked(spec) for spec in specs] == list(commands):
-        return None
     by_name = {str(command.get("name")): command for command in commands}
+    if by_name == {spec.name: masked(spec) for spec in specs}:
+        return None
     if set(by_name) != {spec.name for spec in specs}:
         raise InputError(
             f"commands.json: got processes {', '.join(by_name) or 'none'}: the configuration makes "
@@ -92,12 +92,16 @@ def recover(specs: Sequence[ProcessSpec], commands: Sequence[Mapping[str, Any]])
 
 
 def imagined(specs: Sequence[ProcessSpec], host: str = LOOPBACK) -> Mapping[str, Address]:
-    """Places where nothing ran: a hundred ports each from 8000 on, GPUs and cores counted from 0; `host` may be ""."""
+    """
+    Places where nothing ran: a hundred ports each from 8000 on, GPUs and cores counted from 0.
+
+    With "" as `host`, several machines are needed: neither their addresses nor the ids of their GPUs are known.
+    """
     found: dict[str, Address] = {}
     gpus = cores = 0
     for number, spec in enumerate(specs):
         pinned = spec.units * spec.cores
-        has_gpus = spec.units if spec.cores == 0 else 0
+        has_gpus = spec.units if spec.cores == 0 and host else 0
         found[spec.name] = Address(
             host=host,
             ports=numbered(spec, _FIRST_PORT + _PORTS_EACH * number),

@@ -33,8 +33,7 @@ class Plan:
 
     Args:
         specs: Its processes, in the order of their start.
-        addresses: Of each by name: where it was measured, or made up where `measured` is False.
-        measured: An engine ran.
+        addresses: Of each by name: where it was measured, or made up where nothing ran.
         one_machine: All of it ran on one machine, or would.
         objective: Of the study.
         configuration: Of the trial.
@@ -43,7 +42,6 @@ class Plan:
 
     specs: tuple[ProcessSpec, ...]
     addresses: Mapping[str, Address]
-    measured: bool
     one_machine: bool
     objective: Objective
     configuration: Configuration
@@ -98,7 +96,6 @@ def made(found: Evidence, objective: Objective, outcome: Outcome, role: str) -> 
     return Plan(
         specs=specs,
         addresses=imagined(specs, LOOPBACK if near else "") if addresses is None else addresses,
-        measured=addresses is not None,
         one_machine=near,
         objective=objective,
         configuration=outcome.configuration,

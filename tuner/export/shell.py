@@ -157,7 +157,8 @@ def _variables(plan: Plan) -> Iterator[str]:
             yield f"{name}=${{{name}:-{'|'.join(slots)}}}"
         elif spec.units:
             name = variable(Ref("gpus", spec.name))
-            yield f"{name}=${{{name}:-{','.join(at.gpus)}}}"
+            asked = f': "${{{name}:?set it to the ids of {spec.units} GPUs of its machine}}"'
+            yield f"{name}=${{{name}:-{','.join(at.gpus)}}}" if at.gpus else asked
     for name in sorted({name for spec in plan.specs for name in settings(spec)[1].values()}):
         yield f': "${{{name}:?set it: it was a secret when this was measured}}"'
 

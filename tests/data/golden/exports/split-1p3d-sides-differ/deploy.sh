@@ -14,23 +14,23 @@
 # shellcheck disable=SC2329
 set -euo pipefail
 
-PREFILL_0_HOST=${PREFILL_0_HOST:-127.0.0.1}
+: "${PREFILL_0_HOST:?set it to the address of prefill-0}"
 PREFILL_0_PORT=${PREFILL_0_PORT:-8000}
 PREFILL_0_SIDE_CHANNEL_PORT=${PREFILL_0_SIDE_CHANNEL_PORT:-8001}  # and the next 3
-PREFILL_0_GPUS=${PREFILL_0_GPUS:-0,1,2,3}
-DECODE_0_HOST=${DECODE_0_HOST:-127.0.0.1}
+: "${PREFILL_0_GPUS:?set it to the ids of 4 GPUs of its machine}"
+: "${DECODE_0_HOST:?set it to the address of decode-0}"
 DECODE_0_PORT=${DECODE_0_PORT:-8100}
 DECODE_0_SIDE_CHANNEL_PORT=${DECODE_0_SIDE_CHANNEL_PORT:-8101}
-DECODE_0_GPUS=${DECODE_0_GPUS:-4}
-DECODE_1_HOST=${DECODE_1_HOST:-127.0.0.1}
+: "${DECODE_0_GPUS:?set it to the ids of 1 GPUs of its machine}"
+: "${DECODE_1_HOST:?set it to the address of decode-1}"
 DECODE_1_PORT=${DECODE_1_PORT:-8200}
 DECODE_1_SIDE_CHANNEL_PORT=${DECODE_1_SIDE_CHANNEL_PORT:-8201}
-DECODE_1_GPUS=${DECODE_1_GPUS:-5}
-DECODE_2_HOST=${DECODE_2_HOST:-127.0.0.1}
+: "${DECODE_1_GPUS:?set it to the ids of 1 GPUs of its machine}"
+: "${DECODE_2_HOST:?set it to the address of decode-2}"
 DECODE_2_PORT=${DECODE_2_PORT:-8300}
 DECODE_2_SIDE_CHANNEL_PORT=${DECODE_2_SIDE_CHANNEL_PORT:-8301}
-DECODE_2_GPUS=${DECODE_2_GPUS:-6}
-ROUTER_0_HOST=${ROUTER_0_HOST:-127.0.0.1}
+: "${DECODE_2_GPUS:?set it to the ids of 1 GPUs of its machine}"
+: "${ROUTER_0_HOST:?set it to the address of router-0}"
 ROUTER_0_PORT=${ROUTER_0_PORT:-8400}
 ROUTER_0_PROMETHEUS_PORT=${ROUTER_0_PROMETHEUS_PORT:-8401}
 
@@ -122,7 +122,7 @@ token() {
 for name in "${chosen[@]}"; do
     case $name in prefill-0|decode-0|decode-1|decode-2|router-0) ;; *) die "there is no process $name; there are prefill-0 decode-0 decode-1 decode-2 router-0" ;; esac
 done
-((${#chosen[@]})) || chosen=(prefill-0 decode-0 decode-1 decode-2 router-0)
+((${#chosen[@]})) || die "these ran on several machines; say which to start on this one: prefill-0 decode-0 decode-1 decode-2 router-0"
 
 if mine prefill-0; then
     place prefill-0 "${PREFILL_0_HOST}" "${PREFILL_0_PORT}" "${PREFILL_0_SIDE_CHANNEL_PORT}" "$((PREFILL_0_SIDE_CHANNEL_PORT + 1))" "$((PREFILL_0_SIDE_CHANNEL_PORT + 2))" "$((PREFILL_0_SIDE_CHANNEL_PORT + 3))"

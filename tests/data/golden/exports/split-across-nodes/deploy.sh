@@ -17,11 +17,11 @@ set -euo pipefail
 : "${PREFILL_0_HOST:?set it to the address of prefill-0}"
 PREFILL_0_PORT=${PREFILL_0_PORT:-8000}
 PREFILL_0_SIDE_CHANNEL_PORT=${PREFILL_0_SIDE_CHANNEL_PORT:-8001}  # and the next 7
-PREFILL_0_GPUS=${PREFILL_0_GPUS:-0,1,2,3,4,5,6,7}
+: "${PREFILL_0_GPUS:?set it to the ids of 8 GPUs of its machine}"
 : "${DECODE_0_HOST:?set it to the address of decode-0}"
 DECODE_0_PORT=${DECODE_0_PORT:-8100}
 DECODE_0_SIDE_CHANNEL_PORT=${DECODE_0_SIDE_CHANNEL_PORT:-8101}  # and the next 7
-DECODE_0_GPUS=${DECODE_0_GPUS:-8,9,10,11,12,13,14,15}
+: "${DECODE_0_GPUS:?set it to the ids of 8 GPUs of its machine}"
 : "${ROUTER_0_HOST:?set it to the address of router-0}"
 ROUTER_0_PORT=${ROUTER_0_PORT:-8200}
 ROUTER_0_PROMETHEUS_PORT=${ROUTER_0_PROMETHEUS_PORT:-8201}
