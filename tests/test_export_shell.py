@@ -91,6 +91,14 @@ def test_an_engine_that_dies_ends_the_script(script):
     assert (code, "engine-0 has ended" in said) == (1, True)
 
 
+def test_a_signal_while_it_starts_is_heard_at_once(script, tmp_path):
+    """An engine that answers nothing does not keep the script from ending all of it."""
+    place = {"ENGINE_0_PORT": free_port(), "ENGINE_0_CORES": "0"}
+    with deployed(script(SHIM_MODE="silent_engine"), tmp_path / "logs", 60, until="engine-0 started", **place) as pids:
+        assert eventually(lambda: "shim listens" in (tmp_path / "logs" / "engine-0.log").read_text())
+        assert set(pids) == {"engine-0"}
+
+
 def test_a_taken_port_is_told_before_anything_starts(script):
     """A stranger on the port would answer in the engine's place."""
     with socket.socket() as stranger:

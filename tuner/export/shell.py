@@ -101,11 +101,13 @@ ready() {
 }
 
 tcp() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
-http() { curl --noproxy '*' -fsS -o /dev/null --max-time 10 "$1" 2>/dev/null; }
-token() {
-    curl --noproxy '*' -fsS -o /dev/null --max-time 120 -H 'Content-Type: application/json' --data "$2" \
-        "$1/v1/completions" 2>/dev/null
+# In the background, so that a signal is heard at once.
+ask() {
+    curl --noproxy '*' -fs -o /dev/null "$@" &
+    wait "$!"
 }
+http() { ask --max-time 10 "$1"; }
+token() { ask --max-time 120 -H 'Content-Type: application/json' --data "$2" "$1/v1/completions"; }
 """
 _TAIL = """
 # Nothing but an end ends it.
@@ -126,7 +128,7 @@ def script(plan: Plan) -> str:
     for order in sorted({spec.order for spec in plan.specs}):
         together = [spec for spec in plan.specs if spec.order == order]
         for spec in together:
-            lines += ["", *_start(spec)]
+            lines += ["", *_start(spec, plan)]
         lines += ["", *(_ready(spec, plan) for spec in together)]
     if any(spec.endpoint for spec in plan.specs):
         where = quoted(expand(plan.endpoint, "http://${host}:${port:http}/v1"))
@@ -155,10 +157,9 @@ def _variables(plan: Plan) -> Iterator[str]:
             name, cores = variable(Ref("cores", spec.name)), at.cores
             slots = [core_list(cores[first : first + spec.cores]) for first in range(0, len(cores), spec.cores)]
             yield f"{name}=${{{name}:-{'|'.join(slots)}}}"
-        elif spec.units:
+        elif at.gpus:
             name = variable(Ref("gpus", spec.name))
-            asked = f': "${{{name}:?set it to the ids of {spec.units} GPUs of its machine}}"'
-            yield f"{name}=${{{name}:-{','.join(at.gpus)}}}" if at.gpus else asked
+            yield f"{name}=${{{name}:-{','.join(at.gpus)}}}"
     for name in sorted({name for spec in plan.specs for name in settings(spec)[1].values()}):
         yield f': "${{{name}:?set it: it was a secret when this was measured}}"'
 
@@ -175,7 +176,7 @@ def _choice(plan: Plan) -> Iterator[str]:
         yield f'((${{#chosen[@]}})) || die "these ran on several machines; say which to start on this one: {names}"'
 
 
-def _start(spec: ProcessSpec) -> Iterator[str]:
+def _start(spec: ProcessSpec, plan: Plan) -> Iterator[str]:
     env, secrets = settings(spec)
     host = quoted((Ref("host", spec.name),))
     ports = " ".join(
@@ -186,6 +187,9 @@ def _start(spec: ProcessSpec) -> Iterator[str]:
         for count in range(need.count)
     )
     yield f"if mine {spec.name}; then"
+    if spec.units and not spec.cores and not plan.addresses[spec.name].gpus:
+        gpus = "id of its GPU" if spec.units == 1 else f"ids of its {spec.units} GPUs"
+        yield f'    : "${{{variable(Ref("gpus", spec.name))}:?set it to the {gpus}}}"'
     yield f"    place {spec.name} {host} {ports}"
     for name, template in spec.files.items():
         path = quoted((Ref("file", spec.name, name),))

@@ -17,19 +17,15 @@ set -euo pipefail
 : "${PREFILL_0_HOST:?set it to the address of prefill-0}"
 PREFILL_0_PORT=${PREFILL_0_PORT:-8000}
 PREFILL_0_SIDE_CHANNEL_PORT=${PREFILL_0_SIDE_CHANNEL_PORT:-8001}  # and the next 3
-: "${PREFILL_0_GPUS:?set it to the ids of 4 GPUs of its machine}"
 : "${DECODE_0_HOST:?set it to the address of decode-0}"
 DECODE_0_PORT=${DECODE_0_PORT:-8100}
 DECODE_0_SIDE_CHANNEL_PORT=${DECODE_0_SIDE_CHANNEL_PORT:-8101}
-: "${DECODE_0_GPUS:?set it to the ids of 1 GPUs of its machine}"
 : "${DECODE_1_HOST:?set it to the address of decode-1}"
 DECODE_1_PORT=${DECODE_1_PORT:-8200}
 DECODE_1_SIDE_CHANNEL_PORT=${DECODE_1_SIDE_CHANNEL_PORT:-8201}
-: "${DECODE_1_GPUS:?set it to the ids of 1 GPUs of its machine}"
 : "${DECODE_2_HOST:?set it to the address of decode-2}"
 DECODE_2_PORT=${DECODE_2_PORT:-8300}
 DECODE_2_SIDE_CHANNEL_PORT=${DECODE_2_SIDE_CHANNEL_PORT:-8301}
-: "${DECODE_2_GPUS:?set it to the ids of 1 GPUs of its machine}"
 : "${ROUTER_0_HOST:?set it to the address of router-0}"
 ROUTER_0_PORT=${ROUTER_0_PORT:-8400}
 ROUTER_0_PROMETHEUS_PORT=${ROUTER_0_PROMETHEUS_PORT:-8401}
@@ -113,11 +109,13 @@ ready() {
 }
 
 tcp() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
-http() { curl --noproxy '*' -fsS -o /dev/null --max-time 10 "$1" 2>/dev/null; }
-token() {
-    curl --noproxy '*' -fsS -o /dev/null --max-time 120 -H 'Content-Type: application/json' --data "$2" \
-        "$1/v1/completions" 2>/dev/null
+# In the background, so that a signal is heard at once.
+ask() {
+    curl --noproxy '*' -fs -o /dev/null "$@" &
+    wait "$!"
 }
+http() { ask --max-time 10 "$1"; }
+token() { ask --max-time 120 -H 'Content-Type: application/json' --data "$2" "$1/v1/completions"; }
 
 for name in "${chosen[@]}"; do
     case $name in prefill-0|decode-0|decode-1|decode-2|router-0) ;; *) die "there is no process $name; there are prefill-0 decode-0 decode-1 decode-2 router-0" ;; esac
@@ -125,6 +123,7 @@ done
 ((${#chosen[@]})) || die "these ran on several machines; say which to start on this one: prefill-0 decode-0 decode-1 decode-2 router-0"
 
 if mine prefill-0; then
+    : "${PREFILL_0_GPUS:?set it to the ids of its 4 GPUs}"
     place prefill-0 "${PREFILL_0_HOST}" "${PREFILL_0_PORT}" "${PREFILL_0_SIDE_CHANNEL_PORT}" "$((PREFILL_0_SIDE_CHANNEL_PORT + 1))" "$((PREFILL_0_SIDE_CHANNEL_PORT + 2))" "$((PREFILL_0_SIDE_CHANNEL_PORT + 3))"
     start prefill-0 \
         env \
@@ -153,6 +152,7 @@ if mine prefill-0; then
 fi
 
 if mine decode-0; then
+    : "${DECODE_0_GPUS:?set it to the id of its GPU}"
     place decode-0 "${DECODE_0_HOST}" "${DECODE_0_PORT}" "${DECODE_0_SIDE_CHANNEL_PORT}"
     start decode-0 \
         env \
@@ -181,6 +181,7 @@ if mine decode-0; then
 fi
 
 if mine decode-1; then
+    : "${DECODE_1_GPUS:?set it to the id of its GPU}"
     place decode-1 "${DECODE_1_HOST}" "${DECODE_1_PORT}" "${DECODE_1_SIDE_CHANNEL_PORT}"
     start decode-1 \
         env \
@@ -209,6 +210,7 @@ if mine decode-1; then
 fi
 
 if mine decode-2; then
+    : "${DECODE_2_GPUS:?set it to the id of its GPU}"
     place decode-2 "${DECODE_2_HOST}" "${DECODE_2_PORT}" "${DECODE_2_SIDE_CHANNEL_PORT}"
     start decode-2 \
         env \

@@ -101,11 +101,13 @@ ready() {
 }
 
 tcp() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
-http() { curl --noproxy '*' -fsS -o /dev/null --max-time 10 "$1" 2>/dev/null; }
-token() {
-    curl --noproxy '*' -fsS -o /dev/null --max-time 120 -H 'Content-Type: application/json' --data "$2" \
-        "$1/v1/completions" 2>/dev/null
+# In the background, so that a signal is heard at once.
+ask() {
+    curl --noproxy '*' -fs -o /dev/null "$@" &
+    wait "$!"
 }
+http() { ask --max-time 10 "$1"; }
+token() { ask --max-time 120 -H 'Content-Type: application/json' --data "$2" "$1/v1/completions"; }
 
 for name in "${chosen[@]}"; do
     case $name in store-0|engine-0) ;; *) die "there is no process $name; there are store-0 engine-0" ;; esac
