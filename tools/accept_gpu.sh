@@ -258,16 +258,16 @@ YAML
 
 check_local() {
   local code=0
-  step 180 "$tuner" measure --slo "$slo" --configuration "$knobs" --backend local --out "$out/local" --json || code=$?
+  step 180 "$tuner" measure --slo "$slo" --configuration "$knobs" --backend local --out "$out/local" --force --json || code=$?
   [[ $dry -eq 1 ]] || { [[ $code -eq 3 ]] && code=0; measured "$out/local/measurement.json" || code=1; }
   check local "$code" "an aggregated deployment was measured"
   gone local-teardown
 }
 
 check_killed() {
-  show "$tuner" measure --slo "$slo" --configuration "$knobs" --backend local --out "$out/killed"
+  show "$tuner" measure --slo "$slo" --configuration "$knobs" --backend local --out "$out/killed" --force
   if [[ $dry -eq 0 ]]; then
-    "$tuner" measure --slo "$slo" --configuration "$knobs" --backend local --out "$out/killed" >>"$log" 2>&1 &
+    "$tuner" measure --slo "$slo" --configuration "$knobs" --backend local --out "$out/killed" --force >>"$log" 2>&1 &
     local pid=$! until=$((SECONDS + 120))
     while ((SECONDS < until)) && (("$(gpu_memory)" <= memory_before + memory_slack_mib)); do sleep 1; done
     ((SECONDS < until)) || report killed FAIL "no engine took GPU memory within 120 s"
@@ -281,8 +281,8 @@ check_proven() {  # NAME SLO KNOBS COUNTER…: a deployment whose counters show 
   local name="$1" goal="$2" knobs="$3" code=0 told=""
   shift 3
   [[ $dry -eq 1 ]] || printf '%s\n' "$knobs" >"$out/$name.json"
-  step 240 "$tuner" measure --slo "$goal" --configuration "$out/$name.json" --backend local --out "$out/$name" --json \
-    || code=$?
+  step 240 "$tuner" measure --slo "$goal" --configuration "$out/$name.json" --backend local --out "$out/$name" --force \
+    --json || code=$?
   if [[ $dry -eq 0 ]]; then
     [[ $code -ne 3 ]] || code=0
     told="$(proven "$out/$name/measurement.json" "$@" 2>>"$log")" || code=1

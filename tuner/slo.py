@@ -156,7 +156,7 @@ class Pool:
     nodes: int
     per_node: int  # units per node
     price_per_hour: float  # of one unit, in the file's currency
-    cores: int = 1  # of one CPU slot, 0 = it shares all cores with others; of no meaning for GPUs
+    cores: int = 1  # of one CPU slot, 0 (no file can say it) = shares all with others; of no meaning for GPUs
     memory_gib: float | None = None  # of one unit; None = looked up by `device`
     host_memory_gib: float | None = None  # RAM of one node; None = unknown, and not checked
 
@@ -171,6 +171,15 @@ class Cluster:
     max_gpus: int  # units that one deployment may hold, over all pools
     interconnect_bytes_per_s: float | None = None
     bind: Literal["loopback", "node"] = "loopback"
+    spread: tuple[str, ...] = ()  # roles whose engines go to different nodes where they can; the others share nodes
+
+    @property
+    def unit(self) -> str:
+        """What a unit is called wherever people read of it."""
+        kinds = {pool.unit for pool in self.pools}
+        if len(kinds) > 1:
+            return "GPU or CPU slot"
+        return "CPU slot" if kinds == {"cpu"} else "GPU"
 
 
 @dataclass(frozen=True)
