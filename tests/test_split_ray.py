@@ -8,6 +8,7 @@ from support.deployments import eventually, level, shim_objective, shims
 
 from tuner.configuration import Configuration
 from tuner.deployment.ray import RayLauncher
+from tuner.slo import Pool
 
 BOTH = Configuration({"mode": "disaggregated", "kv_store": "lmcache", "kv_store_ram_gib": 1})
 
@@ -34,4 +35,22 @@ def test_ray_places_sides_router_and_store(tmp_path):
     assert cores["prefill-0"] != cores["decode-0"]
     assert cores["router-0"] == cores["store-0"] == ()
     assert (tmp_path / "logs" / "store-0.log").exists()
+    assert eventually(lambda: not shims(record))
+
+
+def test_slots_without_cores_hold_more_engines_than_there_are_cores(tmp_path):
+    """2P1D on any machine: each engine has a slot, none is pinned, the transfer is proven."""
+    record = tmp_path / "record"
+    record.mkdir()
+    goal = shim_objective({"SHIM_RECORD": str(record)}, pool=Pool("cpu", "cpu", "slot", 1, 3, 0.1, 0), max_gpus=3)
+    launcher = RayLauncher(goal, study=str(tmp_path))
+    try:
+        shape = Configuration({"mode": "disaggregated", "prefill_replicas": 2})
+        with launcher.deployment(shape, tmp_path / "logs") as running:
+            data = running.drive(level(goal))
+            cores = {name: place["cores"] for name, place in running.facts["placement"].items()}
+    finally:
+        launcher.close()
+    assert data.counters["kv_transfer_share"] == 1
+    assert cores == {name: [] for name in ("prefill-0", "prefill-1", "decode-0", "router-0")}
     assert eventually(lambda: not shims(record))
