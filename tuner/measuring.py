@@ -68,6 +68,11 @@ def measure(
         else:
             assert configuration is not None  # noqa: S101  (checked above)
             knobs = _read(configuration)
+            if knobs.lossy:
+                raise InputError(
+                    f"{configuration}: lmcache_blending: got true: it may change answers, and `measure` has no plain "
+                    "engine to compare them with; use `optimize`"
+                )
             for violation in feasibility.violations(knobs, objective, facts, longest=longest_request(objective)):
                 raise InputError(f"{configuration}: {violation.rule}: {violation.message}")
             launcher = launcher_for(

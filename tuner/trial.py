@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tuner import capacity
@@ -22,6 +22,10 @@ WORST_MARGIN = 1.5
 #: Requests of the probe, and how many of them one unit is guessed to carry at once.
 PROBE_REQUESTS = 5
 PROBE_FACTOR = 4
+
+
+#: Facts of a deployment that is fit to be measured; raises what its outcome is where it is not.
+Check = Callable[[Configuration, Running], Mapping[str, object]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class _Progress:
     steps: list[capacity.Step] = field(default_factory=list)
     ready_s: float | None = None
     facts: dict[str, object] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)  # of what ended the trial
     pruned: bool = False
 
 
@@ -56,6 +61,7 @@ def run(
     keep: Keep,
     listen: Listener,
     expired: Callable[[], bool],
+    check: Check | None = None,
 ) -> Outcome:
     """
     Deploy the configuration, measure it and remove it.
@@ -67,6 +73,7 @@ def run(
         keep: Called with each finished level.
         listen: Called with progress.
         expired: Asked between levels; True ends the trial with what is known.
+        check: Called once the deployment is ready, before its first level; its facts are the trial's.
 
     Raises:
         Interrupted: Somebody asked to stop; the deployment is gone.
@@ -76,8 +83,11 @@ def run(
         with deployment as running:
             progress.ready_s = time.monotonic() - progress.begun
             progress.facts = dict(running.facts)
+            if check is not None:
+                progress.facts |= check(task.configuration, running)
             _climb(task, running, objective, progress, keep=keep, listen=listen, expired=expired)
     except ConfigurationFailed as error:
+        progress.counters = error.counters
         return _outcome(task, objective, progress, failed=("config_failed", error.reason, error.cause))
     except InfrastructureFailed as error:
         return _outcome(task, objective, progress, failed=("infra_failed", error.reason, error.cause))
@@ -197,6 +207,7 @@ def _outcome(
         unit_hours=units * seconds / 3600,
         ready_s=progress.ready_s,
         facts=progress.facts,
+        counters=progress.counters if best is None else best.counters,
     )
 
 
