@@ -34,7 +34,7 @@ PART_TOKENS, TAIL_TOKENS = 300, 40
 CLOSE = 3.0
 #: Likeliest tokens that are asked for at each place; vLLM's `--max-logprobs` allows 20.
 LIKELIEST = 5
-#: Answers that may differ for good: with more a deployment is out. None where reuse is lossy by design.
+#: Prompts whose answers may differ: with more a deployment is out. None where reuse is lossy by design.
 ALLOWED = 1
 #: Stands between the parts: what tells LMCache where a reusable part ends (its `blend_special_str`).
 SEPARATOR = " # # "
@@ -169,34 +169,42 @@ def _times(likely: Mapping[str, float], expected: str, came: str) -> float | Non
     return math.exp(min(likely[expected] - likely[came], 700.0))
 
 
-def verdict(partings: Sequence[Parting | None], *, lossy: bool) -> str | None:
+def verdict(rounds: Sequence[Sequence[Parting | None]], *, lossy: bool) -> str | None:
     """
     Why the answers are not the plain engine's, in one line; None where they are.
 
     Args:
-        partings: Of each question.
+        rounds: Of each question in turn; a second round where the questions were asked again for the store.
         lossy: Reuse is approximate by design: not a single answer may differ.
     """
-    wrong = [(number, each) for number, each in enumerate(partings, 1) if each is not None and not each.close]
-    if len(wrong) <= (0 if lossy else ALLOWED):
+    wrong = [
+        (prompt, again, each)
+        for again, partings in enumerate(rounds)
+        for prompt, each in enumerate(partings, 1)
+        if each is not None and not each.close
+    ]
+    prompts = {prompt for prompt, _, _ in wrong}
+    if len(prompts) <= (0 if lossy else ALLOWED):
         return None
-    number, first = wrong[0]
+    prompt, again, first = wrong[0]
     return (
-        f"{len(wrong)} of {len(partings)} greedy answers are not a plain engine's: in canary prompt {number} at token "
-        f"{first.at} it says {first.expected}, here came {first.came}, {_how_unlikely(first)}"
+        f"{len(prompts)} of {len(rounds[0])} canary prompts are answered otherwise than by a plain engine: prompt "
+        f"{prompt}{', asked again,' if again else ''} at token {first.at} with {first.came} for {first.expected}, "
+        f"{_how_unlikely(first)}"
     )
 
 
 def _how_unlikely(found: Parting) -> str:
     if found.times is None:
-        return f"which is not among its {LIKELIEST} likeliest"
-    return f"to it {found.times:.3g} times less likely"
+        return f"which is not among the {LIKELIEST} likeliest there"
+    return f"which is {found.times:.3g} times less likely there"
 
 
-def figures(partings: Sequence[Parting | None]) -> dict[str, int]:
-    """For the facts of a trial: prompts asked, answers equal to the last token, parted close, and different."""
+def figures(rounds: Sequence[Sequence[Parting | None]]) -> dict[str, int]:
+    """For the facts of a trial: answers compared, equal to the last token, parted close, and different."""
+    partings = [each for one in rounds for each in one]
     return {
-        "prompts": len(partings),
+        "compared": len(partings),
         "equal": sum(each is None for each in partings),
         "close": sum(each is not None and each.close for each in partings),
         "different": sum(each is not None and not each.close for each in partings),

@@ -110,15 +110,15 @@ class Guard:
         """Every prompt once; where there is a store, again after the engines forgot what the store has."""
         asked, lossy = self._asked(), configuration.lossy
         before = running.counters()
-        partings: list[Parting | None] = []
+        rounds: list[list[Parting | None]] = []
         if configuration.kv_store != "none":
             order = "swapped" if lossy else "forward"
-            partings += _partings(running, getattr(asked, order), reference[order])
+            rounds.append(_partings(running, getattr(asked, order), reference[order]))
             running.forget()
-        partings += _partings(running, asked.forward, reference["forward"])
+        rounds.append(_partings(running, asked.forward, reference["forward"]))
         counted = counters.difference(before, running.counters())
         moved = proof.figures(proof.claim(configuration), counted)
-        cause = canary.verdict(partings, lossy=lossy)
+        cause = canary.verdict(rounds, lossy=lossy)
         if cause is not None:
             raise ConfigurationFailed("output_mismatch", cause, counted | moved)
         if lossy and not moved.get("store_hit_tokens"):
@@ -127,9 +127,9 @@ class Guard:
                 "parts of the canary prompts came again in another order, and nothing of them was found in the store",
                 counted | moved,
             )
-        found = canary.figures(partings)
+        found = canary.figures(rounds)
         if found["different"]:
-            self.listen(Note(f"1 of {len(partings)} greedy answers is not a plain engine's", warning=True))
+            self.listen(Note("one canary prompt is answered otherwise than by a plain engine", warning=True))
         return {**found, **moved}
 
     # -- the plain engine's answers ---------------------------------------------------------------------------------
