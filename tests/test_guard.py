@@ -103,9 +103,8 @@ def test_other_answers_end_the_trial_before_its_first_level(world, says, said):
     world.run(PLAIN)
     split = world.run(SPLIT, SHIM_SAYS_DECODE=says)
     assert (split.state, split.reason, split.levels) == ("config_failed", "output_mismatch", ())
-    assert (
-        "8 of 8 greedy answers are not a plain engine's: in canary prompt 1 at token 3 it says token_id:" in split.cause
-    )
+    assert "8 of 8 canary prompts are answered otherwise" in split.cause
+    assert "prompt 1 at token 3 with token_id:" in split.cause
     assert said in split.cause
     assert split.counters["kv_transfer_share"] == 1
     assert world.ledger.read_json(FILE)["{}"] is not None

@@ -1,6 +1,7 @@
 """`tuner measure`: one deployment, no search. The same levels, verdict and cost as a trial of a study."""
 
 import json
+import math
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -131,6 +132,7 @@ def _measurement(
         "requests": requests,
         "token_source": judged.token_source if judged is not None else None,
         "facts": dict(outcome.facts),
+        "counters": {name: value for name, value in outcome.counters.items() if math.isfinite(value)},
         "client": dict(outcome.best.client) if outcome.best is not None else {},
         "ladder": [
             {"offered": level.offered, "kept": level.kept, "stopped": level.stopped, "invalid": level.invalid}

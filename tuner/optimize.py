@@ -128,7 +128,8 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     """
     inputs = read(request)
     ledger = _ledger(request, inputs)
-    for warning in objective_warnings.warnings(inputs.objective):
+    odd = objective_warnings.warnings(inputs.objective) + objective_warnings.of_space(inputs.objective, inputs.space)
+    for warning in odd:
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
     with ExitStack() as stack:

@@ -23,7 +23,7 @@ from tuner.deployment.spec import Address, Command, ProcessSpec, environment, ma
 from tuner.errors import ConfigurationFailed, InfrastructureFailed, Interrupted
 from tuner.load import traces
 from tuner.load.endpoint import Endpoint
-from tuner.load.plan import LevelData, LevelPlan
+from tuner.load.plan import FILL_LEVELS, LevelData, LevelPlan
 from tuner.load.shape import RequestShapes, Rows, level_requests
 from tuner.slo import Arrivals, Objective, Synthetic
 
@@ -35,8 +35,6 @@ _RESET_LIMIT_S = 30.0
 _ANSWER_LIMIT_S = 120.0
 _LEASE_S = 30.0  # vLLM's `kv_lease_duration` of NIXL
 _ENGINES = frozenset({"engine", "prefill", "decode"})
-#: Fill requests of `cache: warm` take their prompts from level numbers that no measured level has.
-_FILL_LEVELS = 1_000_000
 _FILL_CONCURRENCY = 4
 
 _NO_CLAIM = Claim()
@@ -430,7 +428,7 @@ class Launch:
                 replace(
                     plan,
                     workload=filling,
-                    number=_FILL_LEVELS + plan.number,
+                    number=FILL_LEVELS + plan.number,
                     rate_rps=None,
                     concurrency=min(_FILL_CONCURRENCY, requests),
                     min_requests=requests,
