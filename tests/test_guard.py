@@ -1,5 +1,6 @@
 """Answers of scripted deployments against those of a plain one, through a trial's own way."""
 
+import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from support import synthetic_study
 from support.deployments import shim_objective, shims
 
-from tuner import canary, trial
+from tuner import canary, serial, trial
 from tuner.configuration import Configuration
 from tuner.deployment.local import LocalLauncher
 from tuner.events import Note
@@ -198,3 +199,13 @@ def test_blending_is_never_scored_unjudged(world):
     blended = world.run(BLENDED, SHIM_SAYS="refused")
     assert blended.reason == "output_mismatch"
     assert "cannot be judged" in blended.cause
+
+
+def test_a_refuted_proof_keeps_its_counters(world):
+    """PD-01: right answers, computed by decode itself: outcome.json has what the engines counted over that level."""
+    world.run(PLAIN)
+    split = world.run(SPLIT, SHIM_MODE_DECODE="recompute")
+    assert (split.reason, split.best) == ("pd_not_effective", None)
+    assert split.counters["kv_transfer_share"] == 0
+    assert split.counters["decode.prompt_tokens_by_source_total.local_compute"] > 0
+    assert serial.outcome_from_json(json.loads(json.dumps(serial.outcome_to_json(split)))).counters == split.counters
