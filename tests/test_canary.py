@@ -49,8 +49,9 @@ class Ids:
         (answer("a", "b"), Parting(3, "c", "the end", None)),
         (Answer("a b c"), None),
         (Answer("a B c"), Parting(2, "b", "B", None)),
+        (Answer("a b c", ("token_id:1", "token_id:2", "token_id:3")), None),
     ],
-    ids=["equal", "nearly-as-likely", "unlikely", "unheard-of", "short", "text-alone", "other-text"],
+    ids=["equal", "nearly-as-likely", "unlikely", "unheard-of", "short", "text-alone", "other-text", "other-names"],
 )
 def test_answers_part_at_the_first_token_that_differs(found, expected):
     """What comes after it follows from it; how likely it was is asked of the plain engine."""

@@ -153,7 +153,7 @@ def read(status: int, body: bytes) -> Answer:
 
 def parting(plain: Answer, found: Answer) -> Parting | None:
     """Where `found` leaves the plain engine's answer; None = nowhere."""
-    by_token = bool(plain.tokens and found.tokens)
+    by_token = bool(plain.tokens and found.tokens) and _numbered(plain) == _numbered(found)
     left, right = (plain.tokens, found.tokens) if by_token else (plain.text.split(" "), found.text.split(" "))
     for place in range(max(len(left), len(right))):
         expected, came = (side[place] if place < len(side) else "the end" for side in (left, right))
@@ -161,6 +161,11 @@ def parting(plain: Answer, found: Answer) -> Parting | None:
             likely = plain.likely[place] if by_token and place < len(plain.likely) else {}
             return Parting(place + 1, expected, came, _times(likely, expected, came))
     return None
+
+
+def _numbered(answer: Answer) -> bool:
+    """Whether its tokens are named by their numbers, as asked; a router may have dropped the wish."""
+    return all(token.startswith("token_id:") for token in answer.tokens)
 
 
 def _times(likely: Mapping[str, float], expected: str, came: str) -> float | None:
