@@ -9,9 +9,10 @@ import pytest
 from support import synthetic_study
 from support.deployments import shim_objective, shims
 
-from tuner import canary, serial, trial
+from tuner import canary, measuring, serial, trial
 from tuner.configuration import Configuration
 from tuner.deployment.local import LocalLauncher
+from tuner.errors import InputError
 from tuner.events import Note
 from tuner.guard import FILE, Guard
 from tuner.ledger import Ledger
@@ -209,3 +210,11 @@ def test_a_refuted_proof_keeps_its_counters(world):
     assert split.counters["kv_transfer_share"] == 0
     assert split.counters["decode.prompt_tokens_by_source_total.local_compute"] > 0
     assert serial.outcome_from_json(json.loads(json.dumps(serial.outcome_to_json(split)))).counters == split.counters
+
+
+def test_measure_refuses_what_it_cannot_judge(tmp_path):
+    """One configuration alone has no plain engine beside it: lossy reuse belongs in a study."""
+    path = tmp_path / "knobs.json"
+    path.write_text(json.dumps(dict(BLENDED.knobs)))
+    with pytest.raises(InputError, match=r"knobs.json: lmcache_blending: .*use `optimize`"):
+        measuring._read(path)
