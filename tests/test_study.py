@@ -12,7 +12,7 @@ from support.scripted import ScriptedDeployment, ScriptedLauncher
 
 from tuner import recordfile, trialfiles
 from tuner.configuration import Configuration
-from tuner.errors import ConfigurationFailed, InfrastructureFailed, Interrupted, StudyFailed
+from tuner.errors import ConfigurationFailed, InfrastructureFailed, InputError, Interrupted, StudyFailed
 from tuner.runfiles import writing
 from tuner.slo import Budget, Load, Verification
 
@@ -248,6 +248,15 @@ def test_impossible_shapes_are_listed_and_not_counted(bench):
     assert {each["message"] for each in bench.ledger().rejected()} == {"needs 4 GPUs, cluster max 2"}
 
 
+def test_a_baseline_that_no_node_holds_is_wrong_input(bench):
+    """Nothing could be compared with it: one line names it before anything is started."""
+    bench.launcher = ScriptedLauncher(by_tokens, impossible=lambda _: "tensor_parallel_size 1 fits no node")
+    with pytest.raises(InputError, match="baseline: tensor_parallel_size 1 fits no node; name one"):
+        bench.go()
+    assert bench.launcher.entered == []
+    assert bench.ledger().trials() == []
+
+
 def test_fixed_rate_measures_one_level(bench):
     """`load: {rate: 3/s}`: one level a trial, and what carries it is feasible at that load."""
     workload = dataclasses.replace(bench.objective.workload, load=Load("rate", rate_rps=3.0))
@@ -293,6 +302,33 @@ def test_a_configuration_that_dies_under_load_has_no_score(bench):
     assert result["winner"] is None
     assert len(bench.launcher.entered) == len({*bench.launcher.entered[:3]}) + result["baseline"]["repeats"]
     assert bench.launcher.open == 0
+
+
+def test_answers_are_checked_before_the_levels_of_every_deployment(bench):
+    """A wrong answer is the trial's outcome, with no level; what is verified is checked again, with each start."""
+    checked = []
+
+    class Guard:
+        def prepare(self, configuration):
+            assert bench.launcher.open == 0  # a plain engine may have to be started first
+
+        def check(self, configuration, running):
+            checked.append(configuration.key)
+            if configuration.knobs.get("max_num_batched_tokens") == 8192:
+                raise ConfigurationFailed("output_mismatch", "prompt 1 at token 3", {"kv_transfer_share": 1.0})
+            return {"answers": {"compared": 8}}
+
+    bench.objective = budgeted(bench.objective, trials=13)
+    bench.guard = Guard()
+    result = bench.go()
+    assert checked == bench.launcher.entered
+    wrong = [entry.outcome for entry in bench.ledger().trials() if entry.outcome.reason == "output_mismatch"]
+    assert len(wrong) == 4
+    assert {(one.cause, one.levels, one.counters["kv_transfer_share"]) for one in wrong} == {
+        ("prompt 1 at token 3", (), 1)
+    }
+    assert result["winner"]["configuration"]["max_num_batched_tokens"] == 2048
+    assert bench.ledger().trial(0).outcome.facts["answers"] == {"compared": 8}
 
 
 @pytest.mark.parametrize("when", ["records of a level", "outcome of a trial", "database of Optuna"])

@@ -16,8 +16,9 @@ from tuner.budget import Spent
 from tuner.conclusion import best, figure, value, weight
 from tuner.configuration import Configuration
 from tuner.deployment import Launcher
-from tuner.errors import StudyFailed
+from tuner.errors import InputError, StudyFailed
 from tuner.events import BudgetChanged, Listener, Note, TrialEnded, TrialStarted
+from tuner.guard import Guard
 from tuner.ledger import Ledger
 from tuner.level import closed_loop, unit
 from tuner.load.plan import LevelData
@@ -57,6 +58,7 @@ class Study:
         seed: Of the study.
         parallel: Trials at once.
         listen: Called with progress, from several threads.
+        guard: Compares the answers of deployments; None where nothing is answered.
     """
 
     objective: Objective
@@ -70,6 +72,7 @@ class Study:
     seed: int
     parallel: int
     listen: Listener
+    guard: Guard | None = None
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _by_key: dict[str, Outcome] = field(default_factory=dict)
     _running: dict[str, int] = field(default_factory=dict)
@@ -94,6 +97,7 @@ class Study:
         Raises:
             Interrupted: Somebody asked to stop; everything that was started is gone.
             StudyFailed: Too many infrastructure failures in a row, or nowhere to write.
+            InputError: The cluster can never hold the baseline.
         """
         self._begun = time.monotonic()
         self._resume()
@@ -166,7 +170,7 @@ class Study:
         taken = {*self._outcomes, *self._running.values()}
         number = max(taken, default=-1) + 1
         if number == 0:
-            return 0, 1, feasibility.baseline(self.objective, self.facts), None
+            return 0, 1, self._baseline(), None
         found = self._propose()
         if found is None:
             self.ended_by = "space"
@@ -175,6 +179,18 @@ class Study:
         if proposal is not None:
             self.proposals.begin(proposal, number)
         return number, 1, configuration, proposal
+
+    def _baseline(self) -> Configuration:
+        """
+        Trial 0.
+
+        Raises:
+            InputError: The cluster as it is can never hold it; nothing could be compared with it.
+        """
+        configuration = feasibility.baseline(self.objective, self.facts)
+        if (unplaceable := self.launcher.check(configuration)) is not None:
+            raise InputError(f"{self.objective.path}: baseline: {unplaceable}; name one that fits as `baseline:`")
+        return configuration
 
     def _propose(self) -> tuple[Configuration, Proposal | None] | None:
         for knobs in self.space.first:
@@ -229,6 +245,8 @@ class Study:
 
     def _measure(self, number: int, attempt: int, configuration: Configuration) -> Outcome:
         while True:
+            if self.guard is not None:
+                self.guard.prepare(configuration)
             deployment = self.launcher.deployment(configuration, self.ledger.logs(number, attempt))
             self.ledger.begin(number, attempt, configuration, deployment.commands)
             self.listen(TrialStarted(number, attempt, configuration, baseline=number == 0))
@@ -244,6 +262,7 @@ class Study:
                 keep=keep,
                 listen=self.listen,
                 expired=lambda: budgets.ended(Budget(wall_s=self.budget.wall_s), self.spent()) is not None,
+                check=None if self.guard is None else self.guard.check,
             )
             self.ledger.write_commands(number, deployment.commands)
             self.ledger.finish(outcome)
