@@ -166,6 +166,7 @@ def measure(
     ] = None,
     backend: Annotated[Backend | None, typer.Option("--backend", help="Where to deploy. [default: as in FILE]")] = None,
     out: Annotated[Path, typer.Option("--out", help="Directory of the results.")] = Path("measurement"),
+    runs: Runs = RUNS,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of schedule and prompts.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -180,6 +181,7 @@ def measure(
             configuration=configuration,
             backend=backend.value if backend else None,
             out=out,
+            runs=runs,
             seed=seed,
             listen=listen,
         )

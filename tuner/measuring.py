@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from tuner import feasibility, model, objective_file, objective_text, recordfile, result, trial
+from tuner import calibration, feasibility, model, objective_file, objective_text, recordfile, result, trial
 from tuner.backend import launcher_for, resolve
 from tuner.configuration import Configuration
 from tuner.deployment import Deployment
@@ -32,6 +32,7 @@ def measure(
     configuration: Path | None,
     backend: str | None,
     out: Path,
+    runs: Path,
     seed: int,
     listen: Listener,
 ) -> dict[str, object]:
@@ -44,6 +45,7 @@ def measure(
         configuration: JSON file with the knobs of one deployment.
         backend: Where to start it; None = as the objective file says.
         out: Directory for `measurement.json`, `records.jsonl.zst` and logs; made if missing.
+        runs: Directory of all studies, whose calibrations the simulator uses.
         seed: Of schedule and prompts.
         listen: Called with progress.
 
@@ -70,8 +72,13 @@ def measure(
             knobs = _read(configuration)
             for violation in feasibility.violations(knobs, objective, facts, longest=longest_request(objective)):
                 raise InputError(f"{configuration}: {violation.rule}: {violation.message}")
+            kind = resolve(backend or objective.backend)
             launcher = launcher_for(
-                resolve(backend or objective.backend), objective, ray=None, registry=out / "processes"
+                kind,
+                objective,
+                ray=None,
+                registry=out / "processes",
+                calibration=calibration.find(runs, objective) if kind == "simulated" else None,
             )
             stack.callback(launcher.close)
             refused = launcher.check(knobs)
