@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tuner import calibration, feasibility, model, objective_file, objective_text, recordfile, result, trial
-from tuner.backend import launcher_for, resolve
+from tuner.backend import first_use, launcher_for, resolve
 from tuner.configuration import Configuration
 from tuner.deployment import Deployment
 from tuner.deployment.external import External, endpoint
 from tuner.described import describe
 from tuner.errors import InfrastructureFailed, InputError
-from tuner.events import Listener
+from tuner.events import Listener, Note
 from tuner.load.plan import LevelData
 from tuner.optimize import longest_request
 from tuner.outcome import Level, Outcome
@@ -81,6 +81,8 @@ def measure(
                 calibration=calibration.find(runs, objective) if kind == "simulated" else None,
             )
             stack.callback(launcher.close)
+            if (note := first_use(kind)) is not None:
+                listen(Note(note))
             refused = launcher.check(knobs)
             if refused is not None:
                 raise InputError(f"{configuration}: {refused}")

@@ -20,7 +20,7 @@ from tuner import (
     result,
     space_file,
 )
-from tuner.backend import check_simulated, launcher_for, resolve
+from tuner.backend import check_simulated, first_use, launcher_for, resolve
 from tuner.budget import exceeded, merged
 from tuner.deployment import Launcher
 from tuner.errors import InputError, Interrupted, StudyChanged, StudyFailed
@@ -128,6 +128,8 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     for warning in objective_warnings.warnings(inputs.objective):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
+    if (note := first_use(inputs.backend)) is not None:
+        listen(Note(note))
     with ExitStack() as stack:
         stack.enter_context(ledger.lock())
         tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))

@@ -129,7 +129,12 @@ def assemble(  # noqa: PLR0917  # the contract's order
         "ended_by": ended_by or None,
         "spent": {"gpu_hours": None, "wall_s": None, "requests": None, **spent},
         "no_feasible": no_feasible(objective, ranked) if status == "no_feasible" else None,
-        "warnings": [*_caveats(outcomes, source), *_warnings(best, base, status), *_lengths(objective, ranked), *warnings],
+        "warnings": [
+            *_caveats(outcomes, source),
+            *_warnings(best, base, status),
+            *_lengths(objective, ranked),
+            *warnings,
+        ],
         "engine": dict(engine),
         "percentile_method": PERCENTILE_METHOD,
         "divide_counts": objective.search.divide_counts,

@@ -15,7 +15,7 @@ from types import TracebackType
 import numpy as np
 import pytest
 
-from tuner import calibration, objective_file, trial
+from tuner import calibration, objective_file, objective_text, trial
 from tuner.calibration_fit import statistics
 from tuner.configuration import Configuration
 from tuner.deployment import Deployment, Running
@@ -26,7 +26,7 @@ from tuner.ledger import Ledger
 from tuner.level import judge, plan
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.outcome import Level, Outcome
-from tuner.slo import Objective, Scalar
+from tuner.slo import Limit, Objective, Scalar, Slo
 
 pytestmark = [pytest.mark.accept, pytest.mark.live]
 
@@ -75,9 +75,13 @@ def write_trace(path: Path) -> None:
     lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
     for second in range(400):
         long = random.random() >= 0.8
-        prompt, answer = (random.integers(600, 1500), random.integers(4, 16)) if long else (
-            random.integers(48, 200),
-            random.integers(24, 72),
+        prompt, answer = (
+            (random.integers(600, 1500), random.integers(4, 16))
+            if long
+            else (
+                random.integers(48, 200),
+                random.integers(24, 72),
+            )
         )
         lines.append(f"2026-01-01 00:{second // 60:02}:{second % 60:02}.0000000,{prompt},{answer}")
     path.write_text("\n".join(lines) + "\n")
@@ -119,11 +123,16 @@ def middle(outcome: Outcome) -> float:
     return math.sqrt(outcome.capacity * outcome.broken_at)
 
 
-def steady(objective: Objective, number: int, rate: float) -> LevelPlan:
-    """A longer level that nothing ends early."""
+def longer(objective: Objective) -> Objective:
+    """Levels that are kept whatever comes out: they are to be predicted, not judged."""
     measure = dataclasses.replace(objective.workload.measure, duration_s=SECONDS, min_requests=REQUESTS)
-    longer = dataclasses.replace(objective, workload=dataclasses.replace(objective.workload, measure=measure))
-    return plan(longer, number=number, seed=1, load=rate, stop_early=False)
+    workload = dataclasses.replace(objective.workload, measure=measure)
+    return dataclasses.replace(objective, workload=workload, slo=Slo((Limit("ttft", "p95", 60.0),)))
+
+
+def steady(objective: Objective, number: int, rate: float) -> LevelPlan:
+    """Of such a level."""
+    return plan(longer(objective), number=number, seed=1, load=rate, stop_early=False)
 
 
 def see(launcher: LocalLauncher, configuration: Configuration, objective: Objective, logs: Path) -> Seen:
@@ -157,7 +166,12 @@ def test_a_fit_to_two_levels_predicts_other_configurations(tmp_path, monkeypatch
     launcher.close()
 
     ledger = Ledger.create(
-        tmp_path / "runs", "live", objective_yaml=path.read_text(), fingerprints={}, seed=0, source="live"
+        tmp_path / "runs",
+        "live",
+        objective_yaml=objective_text.dump(longer(objective)),
+        fingerprints={},
+        seed=0,
+        source="live",
     )
     ledger.begin(0, 1, configurations["base"])
     for level, data in zip(seen["base"].took, seen["base"].levels.values(), strict=True):

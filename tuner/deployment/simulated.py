@@ -51,7 +51,9 @@ EXPECTED_ERROR: Mapping[str, Mapping[str, str]] = {
 }
 #: The same of what only some deployments have.
 TRANSFER_ERROR = "times of a split deployment: never compared with measurements on GPUs; the link is as fast as stated"
-STORE_ERROR = "times with a KV store: never compared with measurements; each tier is as fast as its hardware's data sheet"
+STORE_ERROR = (
+    "times with a KV store: never compared with measurements; each tier is as fast as its hardware's data sheet"
+)
 
 
 @dataclass(frozen=True)

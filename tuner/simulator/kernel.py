@@ -1038,3 +1038,9 @@ def warm(absent: Ints, *arrays: Any) -> None:
         s.holders[key] = 1
     for key in absent[::-1]:
         _let_go(s, key)
+
+
+def is_compiled() -> bool:
+    """Whether an earlier process left this kernel compiled; True also where that cannot be told."""
+    index = getattr(getattr(getattr(advance, "_cache", None), "_cache_file", None), "_load_index", None)
+    return index is None or bool(index())
