@@ -23,8 +23,8 @@ from tuner.simulator.calibrated import STATISTICS, Calibration, Residual
 #: What is fitted, by metric: percentiles, and the mean. A single p95 may lie on a cliff (5 % of the tokens wait for
 #: another's prompt, or 4 %), which tells a search nothing; its neighbours and the mean do.
 FITTED: Mapping[str, tuple[int, ...]] = {"ttft": (10, 50, 90, 95), "itl": (50, 90, 95, 99)}
-#: What an error counts, 1 where nothing is said. Steps of a real engine vary by themselves, those of the simulator do not:
-#: so a high percentile of the gaps is always somewhat above what any constants give, and must not outvote the median.
+#: What an error counts, 1 where nothing is said. Steps of a real engine vary by themselves, those of the simulator do
+#: not: a high percentile of the gaps is always somewhat above what any constants give, and must not outvote the median.
 WEIGHTS: Mapping[str, float] = {"ttft_p50": 2.0, "itl_p50": 3.0, "itl_mean": 2.0, "itl_p95": 0.7, "itl_p99": 0.3}
 #: How often a descent may look for a better point; each look simulates the levels five times.
 MOST_STEPS = 10
@@ -102,7 +102,8 @@ def _cost(residuals: _Floats) -> float:
 
 class Fit:
     """
-    Least squares over [log scale_prefill, log scale_decode, c0 / ITL, ttft_fixed / TTFT, request / ITL], the latter >= 0.
+    Least squares over [log scale_prefill, log scale_decode, c0 / ITL, ttft_fixed / TTFT, request / ITL]; the last three
+    are at least 0.
 
     ITL and TTFT are the medians of the measured p50s: all unknowns are then of the order of 1.
     """
