@@ -69,7 +69,7 @@ class Stopwatch:
         return timing
 
 
-def measure(slo: Path, trials: int, space: Path | None = None, *, mlflow: bool) -> dict[str, Any]:
+def measure(slo: Path, trials: int, *, mlflow: bool) -> dict[str, Any]:
     """Run the study in a directory that is thrown away."""
     watch = Stopwatch()
     for owner, attribute, name in PHASES:
@@ -77,7 +77,7 @@ def measure(slo: Path, trials: int, space: Path | None = None, *, mlflow: bool) 
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as runs:
         request = optimize.Request(
-            slo=slo, space=space, backend="simulated", trials=trials, runs=Path(runs), mlflow=None if mlflow else "off"
+            slo=slo, backend="simulated", trials=trials, runs=Path(runs), mlflow=None if mlflow else "off"
         )
         path, result = optimize.optimize(request, silent)
         found = evidence.read(path)
@@ -116,13 +116,12 @@ def _commit() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slo", type=Path, default=Path("objectives/chat.yaml"))
-    parser.add_argument("--trials", type=int, default=12)
-    parser.add_argument("--space", type=Path)
+    parser.add_argument("--slo", type=Path, default=Path("objectives/demo.yaml"))
+    parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--no-mlflow", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = measure(options.slo, options.trials, options.space, mlflow=not options.no_mlflow)
+    found = measure(options.slo, options.trials, mlflow=not options.no_mlflow)
     lines = [f"{found['wall_s']} s wall, {found['cpu_s']} s of processor time, {found['requests']:,.0f} requests"]
     lines += [
         f"{name:24} {phase['calls']:6} calls {phase['wall_s']:7.2f} s wall {phase['cpu_s']:7.2f} s cpu "
