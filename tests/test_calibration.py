@@ -179,6 +179,7 @@ def test_a_measurement_uses_it_and_says_so(fitted, tmp_path):
             runs=runs,
             seed=0,
             listen=silent,
+            replace=True,
         )
         facts[runs.name] = measured["facts"]
     assert facts["runs"]["step_times"] == "tables of measured kernels, calibrated on live (4 levels)"

@@ -5,7 +5,17 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from tuner import calibration, feasibility, model, objective_file, objective_text, recordfile, result, trial
+from tuner import (
+    calibration,
+    feasibility,
+    model,
+    objective_file,
+    objective_text,
+    objective_warnings,
+    recordfile,
+    result,
+    trial,
+)
 from tuner.backend import first_use, launcher_for, resolve
 from tuner.configuration import Configuration
 from tuner.deployment import Deployment
@@ -14,7 +24,7 @@ from tuner.described import describe
 from tuner.errors import InfrastructureFailed, InputError
 from tuner.events import Listener, Note
 from tuner.load.plan import LevelData
-from tuner.optimize import longest_request
+from tuner.optimize import traffic
 from tuner.outcome import Level, Outcome
 from tuner.runfiles import replace_bytes, write_json
 from tuner.slo import Objective
@@ -35,6 +45,7 @@ def measure(
     runs: Path,
     seed: int,
     listen: Listener,
+    replace: bool = False,
 ) -> dict[str, object]:
     """
     Measure a running server, or one configuration that is started for it.
@@ -48,6 +59,7 @@ def measure(
         runs: Directory of all studies, whose calibrations the simulator uses.
         seed: Of schedule and prompts.
         listen: Called with progress.
+        replace: Whether a measurement that is in `out` already may be replaced.
 
     Returns:
         The content of `measurement.json`.
@@ -59,7 +71,12 @@ def measure(
     if (url is None) == (configuration is None):
         raise InputError("measure: give one of --endpoint and --configuration")
     objective = objective_file.load(slo)
+    if (out / MEASUREMENT).exists() and not replace:
+        raise InputError(f"--out: {out} holds a measurement already; name another directory, or --force to replace it")
     facts = model.facts(objective.model)
+    longest, requests = traffic(objective)
+    for warning in objective_warnings.repeats(objective, requests):
+        listen(Note(warning, warning=True))
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         deployment: Deployment
@@ -70,7 +87,7 @@ def measure(
         else:
             assert configuration is not None  # noqa: S101  (checked above)
             knobs = _read(configuration)
-            for violation in feasibility.violations(knobs, objective, facts, longest=longest_request(objective)):
+            for violation in feasibility.violations(knobs, objective, facts, longest=longest):
                 raise InputError(f"{configuration}: {violation.rule}: {violation.message}")
             kind = resolve(backend or objective.backend)
             launcher = launcher_for(
@@ -129,6 +146,7 @@ def _measurement(
         "source": source,
         "model": objective.model,
         "currency": objective.prices.currency,
+        "unit": objective.cluster.unit,
         "seed": seed,
         **described,
         "kept": outcome.state == "feasible",
