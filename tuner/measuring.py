@@ -18,7 +18,7 @@ from tuner import (
 )
 from tuner.backend import first_use, launcher_for, resolve
 from tuner.configuration import Configuration
-from tuner.deployment import Deployment
+from tuner.deployment import Deployment, Launcher
 from tuner.deployment.external import External, endpoint
 from tuner.described import describe
 from tuner.errors import InfrastructureFailed, InputError
@@ -89,17 +89,8 @@ def measure(
             knobs = _read(configuration)
             for violation in feasibility.violations(knobs, objective, facts, longest=longest):
                 raise InputError(f"{configuration}: {violation.rule}: {violation.message}")
-            kind = resolve(backend or objective.backend)
-            launcher = launcher_for(
-                kind,
-                objective,
-                ray=None,
-                registry=out / "processes",
-                calibration=calibration.find(runs, objective) if kind == "simulated" else None,
-            )
+            launcher = _launcher(resolve(backend or objective.backend), objective, out, runs, listen)
             stack.callback(launcher.close)
-            if (note := first_use(kind)) is not None:
-                listen(Note(note))
             refused = launcher.check(knobs)
             if refused is not None:
                 raise InputError(f"{configuration}: {refused}")
@@ -122,6 +113,13 @@ def measure(
     replace_bytes(out / "objective.yaml", objective_text.dump(objective).encode())
     write_json(out / MEASUREMENT, found)
     return found
+
+
+def _launcher(kind: str, objective: Objective, out: Path, runs: Path, listen: Listener) -> Launcher:
+    if (note := first_use(kind)) is not None:
+        listen(Note(note))
+    fitted = calibration.find(runs, objective) if kind == "simulated" else None
+    return launcher_for(kind, objective, ray=None, registry=out / "processes", calibration=fitted)
 
 
 def _measurement(
