@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tuner import (
     calibration,
+    canary,
     conclusion,
     feasibility,
     model,
@@ -22,12 +23,14 @@ from tuner import (
 )
 from tuner.backend import check_simulated, first_use, launcher_for, resolve
 from tuner.budget import exceeded, merged
+from tuner.configuration import Configuration
 from tuner.deployment import Launcher
 from tuner.errors import InputError, Interrupted, StudyChanged, StudyFailed
 from tuner.events import Listener, Note
+from tuner.guard import Guard
 from tuner.ledger import Ledger
 from tuner.level import Keep
-from tuner.load import traces
+from tuner.load import tokenizer, traces
 from tuner.load.plan import LevelData
 from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
@@ -126,7 +129,8 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     """
     inputs = read(request)
     ledger = _ledger(request, inputs)
-    for warning in objective_warnings.warnings(inputs.objective, rows=inputs.requests):
+    odd = objective_warnings.warnings(inputs.objective, rows=inputs.requests)
+    for warning in odd + objective_warnings.of_space(inputs.objective, inputs.space):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
     if (note := first_use(inputs.backend)) is not None:
@@ -163,7 +167,27 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
             parallel=min(request.parallel or launcher.parallel, launcher.parallel),
             listen=listen,
         )
+        if launcher.source == "live":
+            study.guard = _guard(inputs, study)
         return ledger.path, Run(study, launcher, ledger, tracker, listen, inputs.backend).go()
+
+
+def _guard(inputs: Inputs, study: Study) -> Guard:
+    """The study's answer guard; the plain engine is one replica of the baseline that the tuner would choose itself."""
+    objective, ledger = inputs.objective, study.ledger
+    knobs = dict(feasibility.baseline(replace(objective, baseline=None), inputs.facts).knobs)
+    knobs.pop("replicas", None)
+
+    def charge(plain: Configuration, seconds: float) -> None:
+        hours = plain.units * seconds / 3600
+        ledger.charge("canary", 0, unit_hours=hours, seconds=seconds)
+        study.charge(plain, hours)
+
+    def make() -> canary.Questions:
+        known = tokenizer.load(objective.model)
+        return canary.questions(objective, known, seed=study.seed, longest=inputs.longest)
+
+    return Guard(ledger, study.launcher, Configuration(knobs), make, charge, study.listen)
 
 
 def traffic(objective: Objective) -> tuple[int | None, int | None]:
@@ -255,6 +279,7 @@ class Run:
             weigh=lambda outcome: conclusion.weight(objective, outcome.configuration),
             listen=self.listen,
             expired=lambda: exceeded(objective.search.budget, self.study.spent()) is not None,
+            check=None if self.study.guard is None else self.study.guard.check,
         ).run(chosen)
         decision = conclusion.decide(objective, outcomes, verified)
         return self._write(decision.status, verified, decision.gain, decision.winner)

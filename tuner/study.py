@@ -18,6 +18,7 @@ from tuner.configuration import Configuration
 from tuner.deployment import Launcher
 from tuner.errors import InputError, StudyFailed
 from tuner.events import BudgetChanged, Listener, Note, TrialEnded, TrialStarted
+from tuner.guard import Guard
 from tuner.ledger import Ledger
 from tuner.level import closed_loop, unit
 from tuner.load.plan import LevelData
@@ -57,6 +58,7 @@ class Study:
         seed: Of the study.
         parallel: Trials at once.
         listen: Called with progress, from several threads.
+        guard: Compares the answers of deployments; None where nothing is answered.
     """
 
     objective: Objective
@@ -70,6 +72,7 @@ class Study:
     seed: int
     parallel: int
     listen: Listener
+    guard: Guard | None = None
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _by_key: dict[str, Outcome] = field(default_factory=dict)
     _running: dict[str, int] = field(default_factory=dict)
@@ -242,6 +245,8 @@ class Study:
 
     def _measure(self, number: int, attempt: int, configuration: Configuration) -> Outcome:
         while True:
+            if self.guard is not None:
+                self.guard.prepare(configuration)
             deployment = self.launcher.deployment(configuration, self.ledger.logs(number, attempt))
             self.ledger.begin(number, attempt, configuration, deployment.commands)
             self.listen(TrialStarted(number, attempt, configuration, baseline=number == 0))
@@ -257,6 +262,7 @@ class Study:
                 keep=keep,
                 listen=self.listen,
                 expired=lambda: budgets.ended(Budget(wall_s=self.budget.wall_s), self.spent()) is not None,
+                check=None if self.guard is None else self.guard.check,
             )
             self.ledger.write_commands(number, deployment.commands)
             self.ledger.finish(outcome)

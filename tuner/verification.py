@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner import cost, gain
+from tuner.configuration import Configuration
 from tuner.deployment import Launcher, Running
 from tuner.errors import ConfigurationFailed, InfrastructureFailed
 from tuner.events import LevelEnded, LevelStarted, Listener, Note, TrialStarted
@@ -81,6 +82,7 @@ class Verification:
         weigh: What the objective minimises, times the goodput, of a trial's configuration.
         listen: Called with progress.
         expired: Asked between sessions; True ends the verification with what is known.
+        check: Called when a deployment is ready, before its first level; raises where it is not fit to be measured.
     """
 
     objective: Objective
@@ -92,6 +94,7 @@ class Verification:
     weigh: Callable[[Outcome], float]
     listen: Listener
     expired: Callable[[], bool]
+    check: Callable[[Configuration, Running], object] | None = None
 
     def run(self, outcomes: Sequence[Outcome]) -> dict[int, Verified]:
         """
@@ -121,6 +124,8 @@ class Verification:
         virtual = 0.0
         try:
             with self.launcher.deployment(outcome.configuration, self.logs(outcome, candidate.sessions)) as running:
+                if self.check is not None:
+                    self.check(outcome.configuration, running)
                 for level in self._levels(candidate, running, rivals):
                     virtual += level.counters.get("level_seconds", 0.0)
         except ConfigurationFailed as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 from support.scripted import ScriptedLauncher
 
 from tuner.events import Event
+from tuner.guard import Guard
 from tuner.ledger import Ledger
 from tuner.optimize import Run
 from tuner.samplers import Proposals
@@ -45,6 +46,7 @@ class Bench:
     seed: int = 7
     parallel: int = 1
     name: str = "s"
+    guard: Guard | None = None
     events: list[Event] = field(default_factory=list)
 
     def ledger(self) -> Ledger:
@@ -73,5 +75,6 @@ class Bench:
                 seed=self.seed,
                 parallel=self.parallel,
                 listen=self.events.append,
+                guard=self.guard,
             )
             return Run(study, self.launcher, ledger, Silent(), self.events.append, "simulated").go()
