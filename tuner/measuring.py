@@ -43,9 +43,9 @@ def measure(
     configuration: Path | None,
     backend: str | None,
     out: Path,
-    runs: Path,
     seed: int,
     listen: Listener,
+    runs: Path | None = None,
     replace: bool = False,
 ) -> dict[str, object]:
     """
@@ -57,9 +57,9 @@ def measure(
         configuration: JSON file with the knobs of one deployment.
         backend: Where to start it; None = as the objective file says.
         out: Directory for `measurement.json`, `records.jsonl.zst` and logs; made if missing.
-        runs: Directory of all studies, whose calibrations the simulator uses.
         seed: Of schedule and prompts.
         listen: Called with progress.
+        runs: Directory of all studies, whose calibrations the simulator uses; None = it uses none.
         replace: Whether a measurement that is in `out` already may be replaced.
 
     Returns:
@@ -116,10 +116,10 @@ def measure(
     return found
 
 
-def _launcher(kind: str, objective: Objective, out: Path, runs: Path, listen: Listener) -> Launcher:
+def _launcher(kind: str, objective: Objective, out: Path, runs: Path | None, listen: Listener) -> Launcher:
     if (note := first_use(kind)) is not None:
         listen(Note(note))
-    fitted = calibration.find(runs, objective) if kind == "simulated" else None
+    fitted = calibration.find(runs, objective) if kind == "simulated" and runs is not None else None
     return launcher_for(kind, objective, ray=None, registry=out / "processes", calibration=fitted)
 
 
