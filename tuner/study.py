@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from tuner import budget as budgets
-from tuner import cost, feasibility
+from tuner import cost, feasibility, levers
 from tuner.budget import Spent
 from tuner.conclusion import best, figure, value, weight
 from tuner.configuration import Configuration
@@ -76,6 +76,7 @@ class Study:
     _rejected: set[str] = field(default_factory=set)
     _open: dict[int, Proposal] = field(default_factory=dict)
     _redo: list[tuple[int, int, Configuration]] = field(default_factory=list)
+    _settled: set[int] = field(default_factory=set)
     _lost_in_a_row: int = 0
     _begun: float = 0.0
     _before: Spent = field(default_factory=Spent)
@@ -162,7 +163,7 @@ class Study:
             budgets.ended(self.budget, self.spent(), running=running, verification=self._verification_cost()) or ""
         )
         if self.ended_by:
-            return None
+            return None if running else self._unsettled()
         taken = {*self._outcomes, *self._running.values()}
         number = max(taken, default=-1) + 1
         if number == 0:
@@ -170,11 +171,27 @@ class Study:
         found = self._propose()
         if found is None:
             self.ended_by = "space"
-            return None
+            return None if running else self._unsettled()
         configuration, proposal = found
         if proposal is not None:
             self.proposals.begin(proposal, number)
         return number, 1, configuration, proposal
+
+    def _unsettled(self) -> tuple[int, int, Configuration, None] | None:
+        """
+        A pruned trial to measure again, to its capacity: the best of a lever's value that nothing else speaks for.
+
+        It is a further attempt of the same trial, so it costs no trial of the budget; of time and money it costs what
+        the verification does not need.
+        """
+        keep = self._verification_cost() or Spent()
+        for outcome in levers.unsettled(self.objective, self.outcomes()):
+            if budgets.fits(self.budget, self.spent(), keep, self._trial_cost(outcome)):
+                trial = outcome.trial
+                self._settled.add(trial)
+                self.listen(Note(f"trial {trial}: the best of its kind was pruned; measuring it to its capacity"))
+                return trial, self.ledger.next_attempt(trial), outcome.configuration, None
+        return None
 
     def _propose(self) -> tuple[Configuration, Proposal | None] | None:
         for knobs in self.space.first:
@@ -256,7 +273,7 @@ class Study:
     def _task(self, number: int, attempt: int, configuration: Configuration) -> Task:
         best = self._best()
         beat = None
-        if best is not None and not closed_loop(self.objective):
+        if best is not None and not closed_loop(self.objective) and number not in self._settled:
             found = value(self.objective, best)
             assert found is not None  # noqa: S101  (the best has one)
             beat = weight(self.objective, configuration) / found
@@ -265,6 +282,9 @@ class Study:
 
     def _first(self, configuration: Configuration) -> float | None:
         """Load of the first level where nothing is to be beaten; None = from a probe of the running deployment."""
+        known = self._by_key.get(configuration.key)
+        if known is not None and known.broken_at is not None:
+            return known.broken_at / 2
         best = self._best()
         if best is not None and best.capacity is not None:
             return best.capacity * configuration.units / best.units
@@ -348,9 +368,16 @@ class Study:
         base = self._outcomes.get(0)
         if base is None or base.cost_per_hour is None:
             return None
-        seconds = estimated_seconds(self.objective, base)
+        return self.held(base, estimated_seconds(self.objective, base))
+
+    def _trial_cost(self, outcome: Outcome) -> Spent:
+        """What measuring it to its capacity will cost, judged by the longest trial so far."""
+        return self.held(outcome, max(each.seconds for each in self._outcomes.values()))
+
+    def held(self, outcome: Outcome, seconds: float) -> Spent:
+        """What its deployment costs in so many seconds (of which a simulated one takes none)."""
         return Spent(
             wall_s=seconds if self.launcher.source == "live" else 0.0,
-            unit_hours=base.units * seconds / 3600,
-            currency=base.cost_per_hour * seconds / 3600,
+            unit_hours=outcome.units * seconds / 3600,
+            currency=(outcome.cost_per_hour or 0.0) * seconds / 3600,
         )
