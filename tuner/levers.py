@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.comparison import ranked, weight
-from tuner.configuration import SIDES, Configuration, flag_of, side_of
+from tuner.comparison import ranked, value, weight
+from tuner.configuration import COUNT_KNOBS, PARALLEL_KNOBS, SIDES, Configuration, flag_of, side_of
 from tuner.outcome import Outcome
 from tuner.slo import Objective, Scalar
 from tuner.standing import Verified, refuted
@@ -20,28 +20,26 @@ from tuner.standing import Verified, refuted
 BATCH_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 #: Levers of which the best trial with each value is verified, where the budget allows it.
 VERIFIED = ("mode", "kv_store")
-#: Levers of which the best trial with each value is measured to its capacity, where the budget allows it.
-MEASURED = ("mode", "split", "kv_store")
 #: What a flag that no trial of the lever's value sets is called.
 DEFAULT = "default"
 
 
 @dataclass(frozen=True)
 class Lever:
-    """`read` gives a trial's value as text; None where the lever has no meaning for it."""
+    """`read` gives a configuration's value as text; None where the lever has no meaning for it."""
 
     name: str
-    read: Callable[[Outcome], str | None]
+    read: Callable[[Configuration], str | None]
     decision: bool = False  # one of the five questions that a study is asked
 
     def groups(self, outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
         """Trials by value, in the values' natural order."""
         found: dict[str, list[Outcome]] = {}
         for outcome in outcomes:
-            label = self.read(outcome)
-            if label is not None:
-                found.setdefault(label, []).append(outcome)
-        return {label: found[label] for label in sorted(found, key=_natural)}
+            shown = self.read(outcome.configuration)
+            if shown is not None:
+                found.setdefault(shown, []).append(outcome)
+        return {each: found[each] for each in sorted(found, key=_natural)}
 
 
 def levers(objective: Objective, outcomes: Sequence[Outcome], verified: Mapping[int, Verified]) -> list[Lever]:
@@ -82,27 +80,21 @@ def representatives(objective: Objective, outcomes: Sequence[Outcome]) -> list[O
     return list(found.values())
 
 
-def unsettled(objective: Objective, outcomes: Sequence[Outcome]) -> list[Outcome]:
+def to_beat(objective: Objective, configuration: Configuration, outcomes: Sequence[Outcome]) -> float | None:
     """
-    The most promising pruned trial with each mode, split and store that no feasible trial has.
+    What a new configuration must not cost more than, or it is of no interest; None where it is in any case.
 
-    It was refused at the load at which it would have been the best, so what it carries is not known.
+    For each of its mode, split and store: the best trial so far with the same. It is of interest while it may be better
+    than one of these, so that the best trial with each is known, and not only the best of all.
     """
-    found: dict[int, Outcome] = {}
-    for lever in _STANDING:
-        for group in lever.groups(outcomes).values() if lever.name in MEASURED else ():
-            pruned = [outcome for outcome in group if outcome.state == "pruned" and outcome.broken_at]
-            if pruned and not ranked(objective, group):
-                first = min(pruned, key=lambda each: (bound(objective, each) or math.inf, each.trial))
-                found[first.trial] = first
-    return list(found.values())
-
-
-def bound(objective: Objective, outcome: Outcome) -> float | None:
-    """What a pruned trial costs at least: it broke the SLO at a load, so its goodput is below it."""
-    if outcome.state != "pruned" or not outcome.broken_at:
-        return None
-    return weight(objective, outcome.configuration) / outcome.broken_at
+    bars = []
+    for lever in _CLASSES:
+        own = lever.read(configuration)
+        same = [outcome for outcome in outcomes if lever.read(outcome.configuration) == own]
+        best_of_same = next(iter(ranked(objective, same)), None)
+        bars.append(None if best_of_same is None else value(objective, best_of_same))
+    known = [bar for bar in bars if bar is not None]
+    return max(known) if len(known) == len(bars) else None
 
 
 def split(configuration: Configuration) -> str | None:
@@ -114,33 +106,34 @@ def split(configuration: Configuration) -> str | None:
     return f"{prefill // common}:{decode // common}"
 
 
-def label(value: Scalar) -> str:
+def label(setting: Scalar) -> str:
     """A knob's value as the report writes it."""
-    if value is None:
+    if setting is None:
         return DEFAULT
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
+    if isinstance(setting, bool):
+        return "on" if setting else "off"
+    return str(setting)
 
 
-#: Levers of every study, tried or not.
-_STANDING = (
-    Lever("gpus", lambda outcome: str(outcome.units), decision=True),
-    Lever("mode", lambda outcome: outcome.configuration.mode, decision=True),
-    Lever("split", lambda outcome: split(outcome.configuration), decision=True),
-    Lever("kv_store", lambda outcome: outcome.configuration.kv_store, decision=True),
+#: Levers whose every value has a best trial that is measured to its capacity: what is worse than it is pruned.
+_CLASSES = (
+    Lever("mode", lambda configuration: configuration.mode, decision=True),
+    Lever("split", split, decision=True),
+    Lever("kv_store", lambda configuration: configuration.kv_store, decision=True),
 )
+#: Levers of every study, tried or not.
+_STANDING = (Lever("gpus", lambda configuration: str(configuration.units), decision=True), *_CLASSES)
 
 
 def _standing(name: str) -> bool:
     return name in VERIFIED or (flag_of(name) or name) in BATCH_LIMITS
 
 
-def _batch(name: str, mode: str | None) -> Callable[[Outcome], str | None]:
-    def read(outcome: Outcome) -> str | None:
-        if outcome.configuration.mode != mode:
+def _batch(name: str, mode: str | None) -> Callable[[Configuration], str | None]:
+    def read(configuration: Configuration) -> str | None:
+        if configuration.mode != mode:
             return None
-        found = {role.name: label(role.flags.get(name)) for role in outcome.configuration.roles}
+        found = {role.name: label(role.flags.get(name)) for role in configuration.roles}
         if len(set(found.values())) == 1:
             return next(iter(found.values()))
         return ", ".join(f"{role} {shown}" for role, shown in found.items())
@@ -148,14 +141,15 @@ def _batch(name: str, mode: str | None) -> Callable[[Outcome], str | None]:
     return read
 
 
-def _knob(name: str) -> Callable[[Outcome], str | None]:
+def _knob(name: str) -> Callable[[Configuration], str | None]:
     """Of the trials in whose mode the knob has a meaning."""
     own = "aggregated" if name == "replicas" else "disaggregated" if _of_a_side(name) else None
 
-    def read(outcome: Outcome) -> str | None:
-        if own is not None and outcome.configuration.mode != own:
+    def read(configuration: Configuration) -> str | None:
+        if own not in (None, configuration.mode):
             return None
-        return label(outcome.configuration.knobs.get(name))
+        setting = configuration.knobs.get(name)
+        return label(1 if setting is None and name in (*COUNT_KNOBS, *PARALLEL_KNOBS) else setting)
 
     return read
 

@@ -76,7 +76,6 @@ class Study:
     _rejected: set[str] = field(default_factory=set)
     _open: dict[int, Proposal] = field(default_factory=dict)
     _redo: list[tuple[int, int, Configuration]] = field(default_factory=list)
-    _settled: set[int] = field(default_factory=set)
     _lost_in_a_row: int = 0
     _begun: float = 0.0
     _before: Spent = field(default_factory=Spent)
@@ -163,7 +162,7 @@ class Study:
             budgets.ended(self.budget, self.spent(), running=running, verification=self._verification_cost()) or ""
         )
         if self.ended_by:
-            return None if running else self._unsettled()
+            return None
         taken = {*self._outcomes, *self._running.values()}
         number = max(taken, default=-1) + 1
         if number == 0:
@@ -171,27 +170,11 @@ class Study:
         found = self._propose()
         if found is None:
             self.ended_by = "space"
-            return None if running else self._unsettled()
+            return None
         configuration, proposal = found
         if proposal is not None:
             self.proposals.begin(proposal, number)
         return number, 1, configuration, proposal
-
-    def _unsettled(self) -> tuple[int, int, Configuration, None] | None:
-        """
-        A pruned trial to measure again, to its capacity: the best of a lever's value that nothing else speaks for.
-
-        It is a further attempt of the same trial, so it costs no trial of the budget; of time and money it costs what
-        the verification does not need.
-        """
-        keep = self._verification_cost() or Spent()
-        for outcome in levers.unsettled(self.objective, self.outcomes()):
-            if budgets.fits(self.budget, self.spent(), keep, self._trial_cost(outcome)):
-                trial = outcome.trial
-                self._settled.add(trial)
-                self.listen(Note(f"trial {trial}: the best of its kind was pruned; measuring it to its capacity"))
-                return trial, self.ledger.next_attempt(trial), outcome.configuration, None
-        return None
 
     def _propose(self) -> tuple[Configuration, Proposal | None] | None:
         for knobs in self.space.first:
@@ -271,20 +254,13 @@ class Study:
             attempt += 1
 
     def _task(self, number: int, attempt: int, configuration: Configuration) -> Task:
-        best = self._best()
-        beat = None
-        if best is not None and not closed_loop(self.objective) and number not in self._settled:
-            found = value(self.objective, best)
-            assert found is not None  # noqa: S101  (the best has one)
-            beat = weight(self.objective, configuration) / found
+        bar = None if closed_loop(self.objective) else levers.to_beat(self.objective, configuration, self.outcomes())
+        beat = None if bar is None else weight(self.objective, configuration) / bar
         first = beat or self._first(configuration)
         return Task(number, attempt, configuration, seed=self.seed, first=first, beat=beat)
 
     def _first(self, configuration: Configuration) -> float | None:
         """Load of the first level where nothing is to be beaten; None = from a probe of the running deployment."""
-        known = self._by_key.get(configuration.key)
-        if known is not None and known.broken_at is not None:
-            return known.broken_at / 2
         best = self._best()
         if best is not None and best.capacity is not None:
             return best.capacity * configuration.units / best.units
@@ -369,10 +345,6 @@ class Study:
         if base is None or base.cost_per_hour is None:
             return None
         return self.held(base, estimated_seconds(self.objective, base))
-
-    def _trial_cost(self, outcome: Outcome) -> Spent:
-        """What measuring it to its capacity will cost, judged by the longest trial so far."""
-        return self.held(outcome, max(each.seconds for each in self._outcomes.values()))
 
     def held(self, outcome: Outcome, seconds: float) -> Spent:
         """What its deployment costs in so many seconds (of which a simulated one takes none)."""
