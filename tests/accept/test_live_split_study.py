@@ -1,7 +1,7 @@
 """
 Do disaggregation and a KV store pay on this machine? A live study that searches both, and what its report says.
 
-Twenty minutes on a quiet machine of two cores. The honest answer may be no: what is tested is that there is one.
+At most twenty minutes on a quiet machine of two cores. The honest answer may be no: what is tested is that there is one.
 """
 
 import json

@@ -45,6 +45,8 @@ _SAID = {
         "alone": "is needed: nothing else that was tried keeps the limits",
     },
 }
+#: Changes that round to less than one percent are not given in digits.
+_LITTLE = 0.005
 _CHANGES = {
     "cost_per_1k_good_requests": "cost per 1,000",
     "cost_per_hour": "cost per hour",
@@ -131,8 +133,15 @@ def _answer(result: words.Result, entry: Mapping[str, Any]) -> Answer:
             _side(result, f"with {row['value']}", row["with"], row["without"]),
             _side(result, f"with {without}", row["without"], row["with"]),
         )
-        changes = tuple((name, text.signed_share(row["change"][key])) for key, name in _CHANGES.items())
+        changes = tuple((name, _changed(row["change"][key])) for key, name in _CHANGES.items())
     return Answer(title, said, sides, changes, tried=True)
+
+
+def _changed(share: float | None) -> str:
+    """`−21 %`; of less than one percent no more than that."""
+    if share is None or abs(share) >= _LITTLE or share == 0:
+        return text.signed_share(None if share is None else round(share, 2))
+    return "under 1 %"
 
 
 def _said(result: words.Result, row: Row, *, paying: bool) -> str:
