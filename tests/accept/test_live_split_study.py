@@ -1,7 +1,8 @@
 """
 Do disaggregation and a KV store pay on this machine? A live study that searches both, and what its report says.
 
-At most twenty minutes on a quiet machine of two cores. The honest answer may be no: what is tested is that there is one.
+At most twenty minutes on a quiet machine of two cores. The honest answer may be no; what is tested is that one is
+given.
 """
 
 import json
