@@ -17,7 +17,7 @@ from tuner.ledger import Ledger
 from tuner.objective import score
 
 SHIM = Path(__file__).parent / "support" / "shim_vllm.py"
-COMMANDS = {"init", "check", "doctor", "optimize", "measure", "report", "rescore", "calibrate", "sync", "ui"}
+COMMANDS = {"init", "check", "doctor", "optimize", "measure", "report", "rescore", "export", "calibrate", "sync", "ui"}
 HEAVY = ("optuna", "ray", "mlflow", "pandas", "numpy", "scipy", "matplotlib")
 #: A simulated study of seconds; windows of a second of virtual time.
 OBJECTIVE = """\
