@@ -239,11 +239,16 @@ def _goodputs(known: _Known, outcome: Outcome) -> Interval:
 
 
 def _at(objective: Objective, outcome: Outcome, load: float) -> float:
-    """Goodput at a load if everything were good; in a closed loop it grows at most like the requests in flight."""
+    """
+    Goodput at a load if everything were good, by the arrivals that the best level really had.
+
+    In a closed loop it grows at most like the requests in flight.
+    """
     best = outcome.best
-    if not closed_loop(objective) or best is None or best.score is None or best.offered <= 0:
+    if best is None or best.score is None or best.offered <= 0:
         return load
-    return best.score.goodput_rps * load / best.offered
+    then = best.score.goodput_rps if closed_loop(objective) else best.score.offered_rps
+    return then * load / best.offered
 
 
 def _ending(outcome: Outcome, again: Verified | None) -> str:
