@@ -72,6 +72,7 @@ class Inputs:
     space: Space
     facts: ModelFacts | None
     longest: int | None  # tokens of the longest request, input and output
+    requests: int | None  # that the trace or prompts file holds; None = made up as they are needed
     backend: str  # simulated, local or ray
     calibration: Calibration | None = None  # of the simulator, for this model and device
 
@@ -96,7 +97,7 @@ def read(request: Request) -> Inputs:
     path = space_path(request.space) if request.space else Path(objective.search.space)
     objective = replace(objective, search=replace(objective.search, budget=budget, space=str(path)))
     facts = model.facts(objective.model)
-    longest = longest_request(objective)
+    longest, requests = traffic(objective)
     space = space_file.load(path)
     if objective.baseline is not None:
         space.validate(objective.baseline, what=f"{objective.path}: baseline")
@@ -108,7 +109,7 @@ def read(request: Request) -> Inputs:
     if backend == "simulated":
         check_simulated(objective)
     fitted = calibration.find(request.runs, objective) if backend == "simulated" else None
-    return Inputs(objective, space, facts, longest, backend, fitted)
+    return Inputs(objective, space, facts, longest, requests, backend, fitted)
 
 
 def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object]]:
@@ -126,7 +127,7 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     """
     inputs = read(request)
     ledger = _ledger(request, inputs)
-    for warning in objective_warnings.warnings(inputs.objective):
+    for warning in objective_warnings.warnings(inputs.objective, rows=inputs.requests):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
     with ExitStack() as stack:
@@ -164,12 +165,15 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
         return ledger.path, Run(study, launcher, ledger, tracker, listen, inputs.backend).go()
 
 
-def longest_request(objective: Objective) -> int | None:
-    """Tokens of the longest request, input and output; of traces and prompt files, which are read for it, too."""
+def traffic(objective: Objective) -> tuple[int | None, int | None]:
+    """
+    Tokens of the longest request, input and output, and how many requests there are in the trace or prompts file, which
+    is read for it; no number of requests where they are made up.
+    """
     rows = traces.read(objective.workload.source)
     if rows is None:
-        return feasibility.longest_request(objective.workload)
-    return int((rows.input_tokens + rows.output_tokens).max())
+        return feasibility.longest_request(objective.workload), None
+    return int((rows.input_tokens + rows.output_tokens).max()), len(rows)
 
 
 def space_path(wanted: Path) -> Path:
