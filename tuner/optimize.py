@@ -1,7 +1,7 @@
 """`tuner optimize`: open everything that a study needs, run it, and write down what it found."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from tuner import (
     canary,
     conclusion,
     feasibility,
+    levers,
     model,
     naming,
     objective_file,
@@ -21,8 +22,8 @@ from tuner import (
     result,
     space_file,
 )
-from tuner.backend import check_simulated, launcher_for, resolve
-from tuner.budget import exceeded, merged
+from tuner.backend import check_simulated, first_use, launcher_for, resolve
+from tuner.budget import exceeded, fits, merged
 from tuner.configuration import Configuration
 from tuner.deployment import Launcher
 from tuner.errors import InputError, Interrupted, StudyChanged, StudyFailed
@@ -42,7 +43,7 @@ from tuner.space import Space
 from tuner.study import Study
 from tuner.tracking import Tracker
 from tuner.units import Amount
-from tuner.verification import Verification
+from tuner.verification import Verification, sessions_seconds
 
 RESULT = "result.json"
 DATABASE = "optuna.db"
@@ -133,6 +134,8 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     for warning in odd + objective_warnings.of_space(inputs.objective, inputs.space):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
+    if (note := first_use(inputs.backend)) is not None:
+        listen(Note(note))
     with ExitStack() as stack:
         stack.enter_context(ledger.lock())
         tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
@@ -263,7 +266,7 @@ class Run:
     def _conclude(self) -> dict[str, object]:
         objective = self.study.objective
         outcomes = self.study.outcomes()
-        chosen = conclusion.finalists(objective, outcomes)
+        chosen = self._chosen(outcomes)
         self.listen(
             Note(f"search ended ({self.study.ended_by}); measuring {len(chosen)} trials again on fresh schedules")
         )
@@ -278,9 +281,21 @@ class Run:
             listen=self.listen,
             expired=lambda: exceeded(objective.search.budget, self.study.spent()) is not None,
             check=None if self.study.guard is None else self.study.guard.check,
+            matched={0, *(outcome.trial for outcome in levers.representatives(objective, outcomes))},
         ).run(chosen)
         decision = conclusion.decide(objective, outcomes, verified)
         return self._write(decision.status, verified, decision.gain, decision.winner)
+
+    def _chosen(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """The finalists, and the best with each mode and each store as far as the budget carries them too."""
+        objective = self.study.objective
+        chosen = conclusion.finalists(objective, outcomes)
+        for outcome in levers.representatives(objective, outcomes):
+            wanted = [*chosen, outcome]
+            cost = (self.study.held(each, sessions_seconds(objective, each)) for each in wanted)
+            if outcome not in chosen and fits(objective.search.budget, self.study.spent(), *cost):
+                chosen = wanted
+        return chosen
 
     def _keeper(self, outcome: Outcome) -> Keep:
         def keep(level: Level, data: LevelData) -> Level:

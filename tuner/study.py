@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from tuner import budget as budgets
-from tuner import cost, feasibility
+from tuner import cost, feasibility, levers
 from tuner.budget import Spent
 from tuner.conclusion import best, figure, value, weight
 from tuner.configuration import Configuration
@@ -273,12 +273,8 @@ class Study:
             attempt += 1
 
     def _task(self, number: int, attempt: int, configuration: Configuration) -> Task:
-        best = self._best()
-        beat = None
-        if best is not None and not closed_loop(self.objective):
-            found = value(self.objective, best)
-            assert found is not None  # noqa: S101  (the best has one)
-            beat = weight(self.objective, configuration) / found
+        bar = None if closed_loop(self.objective) else levers.to_beat(self.objective, configuration, self.outcomes())
+        beat = None if bar is None else weight(self.objective, configuration) / bar
         first = beat or self._first(configuration)
         return Task(number, attempt, configuration, seed=self.seed, first=first, beat=beat)
 
@@ -367,9 +363,12 @@ class Study:
         base = self._outcomes.get(0)
         if base is None or base.cost_per_hour is None:
             return None
-        seconds = estimated_seconds(self.objective, base)
+        return self.held(base, estimated_seconds(self.objective, base))
+
+    def held(self, outcome: Outcome, seconds: float) -> Spent:
+        """What its deployment costs in so many seconds (of which a simulated one takes none)."""
         return Spent(
             wall_s=seconds if self.launcher.source == "live" else 0.0,
-            unit_hours=base.units * seconds / 3600,
-            currency=base.cost_per_hour * seconds / 3600,
+            unit_hours=outcome.units * seconds / 3600,
+            currency=(outcome.cost_per_hour or 0.0) * seconds / 3600,
         )
