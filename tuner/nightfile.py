@@ -6,8 +6,8 @@
     nights/0001/night.json    one night; `running` until it ends
     nights/0001/summary.txt, night.html
 
-What a night measured lies in an ordinary study, `runs/<objective>-night-0001/`. Replacing `incumbent.json` is the moment
-of a promotion: a night that was killed before it has promoted nothing, and one that was killed after it has.
+What a night measured lies in an ordinary study, `runs/<objective>-night-0001/`. Replacing `incumbent.json` is the
+moment of a promotion: a night that was killed before it has promoted nothing, and one that was killed after it has.
 """
 
 from collections.abc import Mapping
