@@ -1,4 +1,4 @@
-"""The incumbent's night beside its nights before: which ones count, what has changed, and what it may come from. Pure."""
+"""The incumbent's night beside its nights before: which count, what has changed, and what it may come from. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence

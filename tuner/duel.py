@@ -1,4 +1,4 @@
-"""The gate's sessions: challenger and incumbent started anew by turns, each at one load, until the question is decided."""
+"""The gate's sessions: challenger and incumbent started anew by turns, each at one load, until it is decided."""
 
 import math
 import time
@@ -94,7 +94,7 @@ class Duel:
 
 
 def loads(objective: Objective, challenger: tuple[float, float], incumbent: tuple[float, float]) -> tuple[float, float]:
-    """Loads of challenger and incumbent, as `gate.loads`; in a closed loop whole ones, rounded against the challenger."""
+    """Loads of challenger and incumbent, as `gate.loads`; in a closed loop whole, rounded against the challenger."""
     mine, theirs = gate.loads(challenger, incumbent, objective.gate.min_gain)
     if closed_loop(objective):
         return float(math.ceil(mine)), float(max(1, math.floor(theirs)))

@@ -231,7 +231,7 @@ def mark_incumbent(runs: Path, uri: str | None, objective: str, study: str, tria
     """
     Tag the run of an objective's incumbent, and its study, with `tuner.incumbent`; take the tag from all others.
 
-    A tag, not an alias of the model registry: the table of runs can be filtered by it, and there is no model to register.
+    A tag, not an alias of the model registry: the table of runs can be filtered by it, and no model is registered.
 
     Args:
         runs: Directory of all studies.
