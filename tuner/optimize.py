@@ -1,7 +1,7 @@
 """`tuner optimize`: open everything that a study needs, run it, and write down what it found."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from tuner import (
     provenance,
     result,
     space_file,
+    transfer,
 )
 from tuner.backend import check_simulated, launcher_for, resolve
 from tuner.budget import exceeded, merged
@@ -31,6 +32,7 @@ from tuner.load import traces
 from tuner.load.plan import LevelData
 from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
+from tuner.report import words
 from tuner.result import Gain, Status, Verified
 from tuner.samplers import Proposals
 from tuner.simulator.calibrated import Calibration
@@ -38,6 +40,7 @@ from tuner.slo import Objective
 from tuner.space import Space
 from tuner.study import Study
 from tuner.tracking import Tracker
+from tuner.transfer import Transfer
 from tuner.units import Amount
 from tuner.verification import Verification
 
@@ -61,6 +64,7 @@ class Request:
     ray: str | None = None
     mlflow: str | None = None  # tracking URI; "off" = none
     storage: str | None = None  # of Optuna; None = a file of the study
+    warm_start: str | None = None  # a study, or `latest`; None = a cold start, or as the study was begun
 
 
 @dataclass(frozen=True)
@@ -125,9 +129,12 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     """
     inputs = read(request)
     ledger = _ledger(request, inputs)
+    start = transfer.read(ledger)
     for warning in objective_warnings.warnings(inputs.objective):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
+    for line in words.warm_start(transfer.summary(start)):
+        listen(Note(line))
     with ExitStack() as stack:
         stack.enter_context(ledger.lock())
         tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
@@ -159,6 +166,7 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
             seed=int(ledger.study["seed"]),
             parallel=min(request.parallel or launcher.parallel, launcher.parallel),
             listen=listen,
+            transfer=start,
         )
         return ledger.path, Run(study, launcher, ledger, tracker, listen, inputs.backend).go()
 
@@ -182,15 +190,21 @@ def _ledger(request: Request, inputs: Inputs) -> Ledger:
     path = naming.study_directory(request.runs, name)
     text = objective_text.dump(inputs.objective)
     if not path.exists():
+        start = _transfer(request, inputs)
         return Ledger.create(
             request.runs,
             name,
             objective_yaml=text,
             fingerprints=inputs.fingerprints(),
             seed=request.seed,
-            source="simulated" if inputs.backend == "simulated" else "live",
+            source=_source(inputs),
             git_sha=provenance.git_sha(Path(inputs.objective.path).parent),
-            extra={"space": inputs.space.name, "backend": inputs.backend},
+            extra={
+                "space": inputs.space.name,
+                "backend": inputs.backend,
+                "warm_start": [each.study for each in start.sources],
+            },
+            files={transfer.FILE: transfer.as_json(start)} if start.wanted else {},
         )
     ledger = Ledger.open(path)
     changed = ledger.changed(inputs.fingerprints(), text)
@@ -199,7 +213,40 @@ def _ledger(request: Request, inputs: Inputs) -> Ledger:
             f"--study {name}: it was begun with other inputs ({'; '.join(changed)}): "
             "a study keeps its SLO, workload, prices and space; give another --study, or the old files"
         )
+    _same_start(request, ledger)
     return ledger
+
+
+def _transfer(request: Request, inputs: Inputs) -> Transfer:
+    """What a new study starts with."""
+    if request.warm_start is None:
+        return Transfer()
+    today = transfer.Today(
+        objective=inputs.objective,
+        space=inputs.space,
+        fingerprints=inputs.fingerprints(),
+        source=_source(inputs),
+        cpu=transfer.cpu_of(inputs.backend, inputs.objective),
+        baseline=feasibility.baseline(inputs.objective, inputs.facts),
+    )
+    return transfer.plan(request.runs, request.warm_start, today)
+
+
+def _same_start(request: Request, ledger: Ledger) -> None:
+    """A study keeps what it was begun with; `latest` was looked up then."""
+    begun = transfer.read(ledger)
+    names = [each.study for each in begun.sources]
+    wanted = request.warm_start
+    if wanted in (None, begun.wanted) or (names and Path(str(wanted)).name == names[0]):
+        return
+    was = f"with --warm-start {begun.wanted}" if begun.wanted else "without --warm-start"
+    raise StudyChanged(
+        f"--warm-start {wanted}: study {ledger.name} was begun {was}; leave the option out, or give another --study"
+    )
+
+
+def _source(inputs: Inputs) -> str:
+    return "simulated" if inputs.backend == "simulated" else "live"
 
 
 @dataclass
@@ -267,6 +314,11 @@ class Run:
         self.ledger.charge("verify", outcome.trial, unit_hours=hours, seconds=seconds)
         self.study.charge(outcome.configuration, hours)
 
+    def _warm_start(self, outcomes: Sequence[Outcome]) -> Mapping[str, object] | None:
+        """What came from earlier studies; how much of it the sampler heard is known once the baseline ran."""
+        base = next((outcome for outcome in outcomes if outcome.trial == 0), None)
+        return transfer.summary(self.study.transfer, base)
+
     def _write(
         self,
         status: Status,
@@ -293,6 +345,7 @@ class Run:
             warnings=warnings or [],
             rejected=rejected,
             ended_by=self.study.ended_by,
+            warm_start=self._warm_start(outcomes),
         )
         self.ledger.write_json(RESULT, found)
         self.tracker.note()
