@@ -1,8 +1,11 @@
 """`tuner optimize`: open everything that a study needs, run it, and write down what it found."""
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from tuner import (
 )
 from tuner.backend import check_simulated, launcher_for, resolve
 from tuner.budget import exceeded, merged
+from tuner.configuration import Configuration
 from tuner.deployment import Launcher
 from tuner.errors import InputError, Interrupted, StudyChanged, StudyFailed
 from tuner.events import Listener, Note
@@ -87,6 +91,10 @@ class Inputs:
         return found
 
 
+#: Makes a launcher for a study in a directory.
+Launch = Callable[[Request, Inputs, Path], Launcher]
+
+
 def read(request: Request) -> Inputs:
     """
     Read and check the files of a request.
@@ -127,7 +135,29 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
         Interrupted: Somebody asked to stop; `result.json` says so, and the same command goes on.
         StudyFailed: It cannot go on; `result.json` says so.
     """
-    inputs = read(request)
+    return run(request, read(request), listen)
+
+
+def run(
+    request: Request,
+    inputs: Inputs,
+    listen: Listener,
+    *,
+    always: Sequence[Configuration] = (),
+    launch: Launch | None = None,
+    stop_at: float = math.inf,
+) -> tuple[Path, dict[str, object]]:
+    """
+    As `optimize`, on files that were read before.
+
+    Args:
+        request: What was asked for.
+        inputs: The files behind it.
+        listen: Called with progress.
+        always: Configurations that are measured after the baseline, to capacity whatever they cost.
+        launch: Makes the launcher; None = that of the backend.
+        stop_at: Time (as of `time.time`) at which whatever runs is stopped, as if somebody had interrupted it.
+    """
     ledger = _ledger(request, inputs)
     start = transfer.read(ledger)
     for warning in objective_warnings.warnings(inputs.objective):
@@ -138,14 +168,7 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
     with ExitStack() as stack:
         stack.enter_context(ledger.lock())
         tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
-        launcher = launcher_for(
-            inputs.backend,
-            inputs.objective,
-            ray=request.ray,
-            registry=ledger.path / "processes",
-            calibration=inputs.calibration,
-        )
-        stack.callback(launcher.close)
+        launcher = stack.enter_context(launcher_until(stop_at, (launch or launcher_of)(request, inputs, ledger.path)))
         space = inputs.space
         proposals = Proposals(
             space,
@@ -167,8 +190,33 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
             parallel=min(request.parallel or launcher.parallel, launcher.parallel),
             listen=listen,
             transfer=start,
+            always=tuple(always),
         )
         return ledger.path, Run(study, launcher, ledger, tracker, listen, inputs.backend).go()
+
+
+def launcher_of(request: Request, inputs: Inputs, study: Path) -> Launcher:
+    """The launcher of the request's backend."""
+    return launcher_for(
+        inputs.backend,
+        inputs.objective,
+        ray=request.ray,
+        registry=study / "processes",
+        calibration=inputs.calibration,
+    )
+
+
+@contextmanager
+def launcher_until(stop_at: float, launcher: Launcher) -> Iterator[Launcher]:
+    """A launcher that is interrupted at a time (as of `time.time`), and closed at the end of the block."""
+    timer = threading.Timer(min(stop_at - time.time(), threading.TIMEOUT_MAX), launcher.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield launcher
+    finally:
+        timer.cancel()
+        launcher.close()
 
 
 def longest_request(objective: Objective) -> int | None:

@@ -231,6 +231,15 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """What `tuner nightly` asks of a challenger, and how steady it takes the machine to be."""
+
+    min_gain: float = 0.02  # share by which it must be cheaper than the incumbent
+    confidence: float = 0.995  # with which that must be shown
+    noise: float = 0.02  # expected standard deviation of one night's cost, as a share
+
+
+@dataclass(frozen=True)
 class Objective:
     """One objective file, resolved."""
 
@@ -246,3 +255,4 @@ class Objective:
     engine: Engine = Engine()
     baseline: Mapping[str, Scalar] | None = None  # knobs of the incumbent; None = the engine's defaults
     model_revision: str | None = None
+    gate: Gate = Gate()

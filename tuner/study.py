@@ -60,6 +60,7 @@ class Study:
         parallel: Trials at once.
         listen: Called with progress, from several threads.
         transfer: What earlier studies gave.
+        always: Measured right after the baseline, and to capacity whatever they cost.
     """
 
     objective: Objective
@@ -74,6 +75,7 @@ class Study:
     parallel: int
     listen: Listener
     transfer: Transfer = field(default_factory=Transfer)
+    always: tuple[Configuration, ...] = ()
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _by_key: dict[str, Outcome] = field(default_factory=dict)
     _running: dict[str, int] = field(default_factory=dict)
@@ -172,6 +174,9 @@ class Study:
         number = max(taken, default=-1) + 1
         if number == 0:
             return 0, 1, feasibility.baseline(self.objective, self.facts), None
+        for configuration in self.always:
+            if self._new(configuration):
+                return number, 1, configuration, None
         found = self._propose()
         if found is None:
             self.ended_by = "space"
@@ -282,7 +287,7 @@ class Study:
     def _task(self, number: int, attempt: int, configuration: Configuration) -> Task:
         best = self._best()
         beat = None
-        if best is not None and not closed_loop(self.objective):
+        if best is not None and configuration not in self.always and not closed_loop(self.objective):
             found = value(self.objective, best)
             assert found is not None  # noqa: S101  (the best has one)
             beat = weight(self.objective, configuration) / found

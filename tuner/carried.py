@@ -1,0 +1,50 @@
+"""
+How much load a configuration carries, judged by all levels of a night together. Pure.
+
+A level at load L is kept with the chance that the deployment's capacity, which differs a little from run to run, is
+above L: a probit curve of known width. Its middle is the estimate, which the 5 % steps of the search would round.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from tuner.outcome import Level
+
+#: Grid of the estimate beyond the lowest and the highest load, as a factor, and its points.
+_BEYOND, _POINTS = 1.25, 801
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The load that a configuration carries."""
+
+    load: float  # in the unit of the levels: requests/s or concurrent requests
+    spread: float | None  # standard error of its logarithm; None = only one side was seen
+
+
+def carried(levels: Sequence[Level], width: float) -> Carried | None:
+    """
+    The load that the levels point at; None where none was kept.
+
+    Args:
+        levels: Of one configuration; invalid and undecided ones are left out.
+        width: Standard deviation of the logarithm of a run's capacity.
+    """
+    seen = [(math.log(level.offered), bool(level.kept)) for level in levels if level.kept is not None]
+    kept = [load for load, good in seen if good]
+    if not kept:
+        return None
+    if len(kept) == len(seen):
+        return Carried(math.exp(max(kept)), None)
+    loads = np.array([load for load, _ in seen])
+    signs = np.array([1.0 if good else -1.0 for _, good in seen])
+    grid = np.linspace(loads.min() - math.log(_BEYOND), loads.max() + math.log(_BEYOND), _POINTS)
+    chance = special.log_ndtr(signs * (grid[:, None] - loads) / width).sum(axis=1)
+    weights = np.exp(chance - chance.max())
+    weights /= weights.sum()
+    middle = float(weights @ grid)
+    return Carried(math.exp(middle), math.sqrt(float(weights @ (grid - middle) ** 2)))
