@@ -252,9 +252,7 @@ def main() -> int:
     print(f"{'lengths':>8}{'cold':>8}{'warm':>8}{'warm/cold':>11}{'slower':>8}")
     for each in found["rows"]:
         mark = "" if each["holds"] else "  <-- above one half"
-        print(
-            f"{each['change']:>8}{each['cold']:>8g}{each['warm']:>8g}{each['share']:>11.2f}{each['slower']:>8}{mark}"
-        )
+        print(f"{each['change']:>8}{each['cold']:>8g}{each['warm']:>8g}{each['share']:>11.2f}{each['slower']:>8}{mark}")
     print(f"median trials of {found['seeds']} seeds, {found['seconds']:.0f} s")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import optuna
 import pytest
@@ -10,7 +11,7 @@ from support.scripted import ScriptedLauncher
 
 from tuner import transfer
 from tuner.configuration import Configuration
-from tuner.errors import InputError, StudyFailed
+from tuner.errors import InputError, StudyChanged, StudyFailed
 from tuner.ledger import Ledger
 from tuner.report import words
 from tuner.slo import Budget
@@ -28,11 +29,28 @@ def by_tokens(configuration) -> float:
 
 @pytest.fixture
 def bench(tmp_path, objective):
-    """A study of the whole space of twelve points, with its baseline, not begun yet."""
+    """A study of the whole space, with its baseline, not begun yet."""
     cluster = dataclasses.replace(objective.cluster, max_gpus=1)
     search = dataclasses.replace(objective.search, budget=Budget(trials=13))
     one = dataclasses.replace(objective, cluster=cluster, search=search)
     return Bench(tmp_path / "runs", one, ScriptedLauncher(by_tokens), name="monday")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where the finished study of `monday` is kept for all tests."""
+    return tmp_path_factory.mktemp("kept") / "monday"
+
+
+@pytest.fixture
+def monday(bench, kept):
+    """The study, finished: its baseline and all twelve points."""
+    if not kept.exists():
+        bench.go()
+        shutil.copytree(bench.runs / "monday", kept)
+    else:
+        shutil.copytree(kept, bench.runs / "monday")
+    return bench
 
 
 def today(bench, **changes) -> Today:
@@ -58,10 +76,9 @@ def told(bench) -> list:
     return [trial for trial in trials if "inherited" in trial.user_attrs]
 
 
-def test_the_best_points_are_measured_first(bench):
+def test_the_best_points_are_measured_first(monday):
     """The second study tries the first one's best point right after the baseline, and wins with it in two trials."""
-    bench.go()
-    second = next_night(bench, trials=2)
+    second = next_night(monday, trials=2)
     result = second.go()
     first = second.ledger().trial(1).configuration.knobs
     assert {name: first[name] for name in BEST} == BEST
@@ -69,10 +86,9 @@ def test_the_best_points_are_measured_first(bench):
     assert result["winner"]["trial"] == 1
 
 
-def test_comparable_outcomes_are_told_to_the_sampler_and_to_nobody_else(bench):
+def test_comparable_outcomes_are_told_to_the_sampler_and_to_nobody_else(monday):
     """All twelve points stand in Optuna's storage; the ledger, and so the winner, knows this night's trials alone."""
-    bench.go()
-    second = next_night(bench, trials=8)
+    second = next_night(monday, trials=8)
     result = second.go()
     assert len(told(second)) == 12
     assert [entry.number for entry in second.ledger().trials()] == list(range(8))
@@ -93,20 +109,18 @@ def test_comparable_outcomes_are_told_to_the_sampler_and_to_nobody_else(bench):
         ({"cpu": "another processor"}, "processor"),
     ],
 )
-def test_outcomes_of_another_measurement_are_proposals_only(bench, changes, why):
+def test_outcomes_of_another_measurement_are_proposals_only(monday, changes, why):
     """Another workload, model, price, processor, or a simulation for a live study: the sampler hears nothing of it."""
-    bench.go()
-    second = next_night(bench, trials=8, **changes)
+    second = next_night(monday, trials=8, **changes)
     result = second.go()
     assert told(second) == []
     (source,) = result["warm_start"]["sources"]
     assert (source["told"], source["proposed"], source["differs"]) == (0, len(second.transfer.proposals), [why])
 
 
-def test_another_engine_version_is_noticed_once_the_baseline_ran(bench):
+def test_another_engine_version_is_noticed_once_the_baseline_ran(monday):
     """The version is known only from the running engine: then what an older one measured is not told."""
-    bench.go()
-    second = next_night(bench, trials=8)
+    second = next_night(monday, trials=8)
     old = [
         dataclasses.replace(each, outcome=dataclasses.replace(each.outcome, facts={"engine_version": "0.31.0"}))
         for each in second.transfer.history
@@ -117,23 +131,21 @@ def test_another_engine_version_is_noticed_once_the_baseline_ran(bench):
     assert result["warm_start"]["sources"][0]["differs"] == ["engine version"]
 
 
-def test_points_outside_of_the_space_are_dropped_and_counted(bench):
+def test_points_outside_of_the_space_are_dropped_and_counted(monday):
     """A space without its best token budget takes the eight other points; the baseline was no point of it before."""
-    bench.go()
     smaller = Space(
         "smaller", (SPACE.knobs[0], Knob("max_num_batched_tokens", "categorical", options=(512, 8192)), SPACE.knobs[2])
     )
-    plan = transfer.plan(bench.runs, "monday", today(bench, space=smaller))
+    plan = transfer.plan(monday.runs, "monday", today(monday, space=smaller))
     assert plan.sources == (Source("monday", (), told=8, proposed=plan.sources[0].proposed, outside=4),)
     assert all(point.knobs["max_num_batched_tokens"] != 2048 for _, point in plan.proposals)
 
 
-def test_a_study_of_another_space_is_refused(bench):
+def test_a_study_of_another_space_is_refused(monday):
     """Nothing of it could be used: the message names the space and the remedy."""
-    bench.go()
     other = Space("other", (Knob("block_size", "categorical", options=(16, 32)),))
     with pytest.raises(InputError, match="none of its 12 points lies in the space other: name a study"):
-        transfer.plan(bench.runs, "monday", today(bench, space=other))
+        transfer.plan(monday.runs, "monday", today(monday, space=other))
 
 
 def test_first_points_of_the_space_that_were_measured_are_not_repeated(bench):
@@ -142,17 +154,15 @@ def test_first_points_of_the_space_that_were_measured_are_not_repeated(bench):
     bench.go()
     second = next_night(bench, trials=8)
     second.go()
-    tried = [entry.configuration.knobs.get("max_num_batched_tokens") for entry in second.ledger().trials()[1:7]]
-    assert tried[:4] == [2048] * 4
-    assert 512 not in tried
+    start = second.ledger().trial(1 + len(second.transfer.proposals)).configuration
+    assert start != Configuration({**BEST, "max_num_batched_tokens": 512})
 
 
-def test_a_chain_of_nights_keeps_what_all_of_them_measured(bench):
+def test_a_chain_of_nights_keeps_what_all_of_them_measured(monday):
     """The third study hears of the first one's points too, each under the study that measured it last."""
-    bench.go()
-    second = next_night(bench, trials=3)
+    second = next_night(monday, trials=3)
     second.go()
-    plan = transfer.plan(bench.runs, "tuesday", today(bench))
+    plan = transfer.plan(monday.runs, "tuesday", today(monday))
     assert {source.study: source.told for source in plan.sources} == {"tuesday": 2, "monday": 10}
 
 
@@ -168,14 +178,13 @@ def test_latest_is_the_newest_finished_study_of_this_kind(bench):
     assert transfer.latest(bench.runs, today(bench, fingerprints={"space": "other"})) is None
 
 
-def test_a_resume_goes_on_as_if_nothing_had_happened(bench):
+def test_a_resume_goes_on_as_if_nothing_had_happened(monday):
     """Stopped after three trials, and without the study that it came from: the same points, told once."""
-    bench.go()
-    whole = dataclasses.replace(next_night(bench, trials=10), name="whole")
+    whole = dataclasses.replace(next_night(monday, trials=10), name="whole")
     whole.go()
-    parts = dataclasses.replace(next_night(bench, trials=3), name="parts")
+    parts = dataclasses.replace(next_night(monday, trials=3), name="parts")
     parts.go()
-    (bench.runs / "monday" / "study.json").unlink()
+    (monday.runs / "monday" / "study.json").unlink()
     for more in (8, 10):
         search = dataclasses.replace(parts.objective.search, budget=Budget(trials=more))
         parts.objective = dataclasses.replace(parts.objective, search=search)
@@ -185,10 +194,9 @@ def test_a_resume_goes_on_as_if_nothing_had_happened(bench):
     assert len(told(parts)) == 12
 
 
-def test_a_transfer_is_read_as_it_was_written(bench):
+def test_a_transfer_is_read_as_it_was_written(monday):
     """Nothing is lost on the way through the study's file; a damaged one is refused, not read as a cold start."""
-    bench.go()
-    second = next_night(bench)
+    second = next_night(monday)
     ledger = second.ledger()
     assert transfer.read(ledger) == second.transfer
     (ledger.path / transfer.FILE).write_text(json.dumps({"wanted": "monday"}))
@@ -207,3 +215,14 @@ def test_the_report_says_what_came_from_where(bench):
         "From study a: 6 points proposed first, 0 outcomes told to the sampler, "
         "2 points outside of this space dropped; not comparable in workload."
     )
+
+
+def test_a_study_goes_on_with_the_start_that_it_was_begun_with(monday):
+    """The same word, the study it stood for, or none at all; anything else is refused with the remedy."""
+    ledger = next_night(monday).ledger()
+    for same in (None, "monday", "runs/monday"):
+        transfer.same(ledger, same)
+    with pytest.raises(StudyChanged, match="tuesday was begun with --warm-start monday; leave the option out"):
+        transfer.same(ledger, "latest")
+    with pytest.raises(StudyChanged, match="monday was begun without --warm-start"):
+        transfer.same(Ledger.open(monday.runs / "monday"), "monday")

@@ -261,7 +261,7 @@ def _ledger(request: Request, inputs: Inputs) -> Ledger:
             f"--study {name}: it was begun with other inputs ({'; '.join(changed)}): "
             "a study keeps its SLO, workload, prices and space; give another --study, or the old files"
         )
-    _same_start(request, ledger)
+    transfer.same(ledger, request.warm_start)
     return ledger
 
 
@@ -278,19 +278,6 @@ def _transfer(request: Request, inputs: Inputs) -> Transfer:
         baseline=feasibility.baseline(inputs.objective, inputs.facts),
     )
     return transfer.plan(request.runs, request.warm_start, today)
-
-
-def _same_start(request: Request, ledger: Ledger) -> None:
-    """A study keeps what it was begun with; `latest` was looked up then."""
-    begun = transfer.read(ledger)
-    names = [each.study for each in begun.sources]
-    wanted = request.warm_start
-    if wanted in (None, begun.wanted) or (names and Path(str(wanted)).name == names[0]):
-        return
-    was = f"with --warm-start {begun.wanted}" if begun.wanted else "without --warm-start"
-    raise StudyChanged(
-        f"--warm-start {wanted}: study {ledger.name} was begun {was}; leave the option out, or give another --study"
-    )
 
 
 def _source(inputs: Inputs) -> str:

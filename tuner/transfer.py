@@ -14,7 +14,7 @@ from typing import Any
 
 from tuner import conclusion, naming, provenance, serial
 from tuner.configuration import Configuration
-from tuner.errors import InputError, StudyFailed
+from tuner.errors import InputError, StudyChanged, StudyFailed
 from tuner.ledger import Ledger
 from tuner.outcome import Outcome
 from tuner.slo import Objective
@@ -196,6 +196,23 @@ def read(ledger: Ledger) -> Transfer:
         )
     except (KeyError, TypeError) as error:
         raise StudyFailed(f"{ledger.path / FILE}: is damaged ({error}); restore it from a copy") from error
+
+
+def same(ledger: Ledger, wanted: str | None) -> None:
+    """
+    A study keeps what it was begun with; `latest` was looked up then.
+
+    Raises:
+        StudyChanged: Now another start is wanted.
+    """
+    begun = read(ledger)
+    nearest = begun.sources[0].study if begun.sources else None
+    if wanted in (None, begun.wanted) or Path(str(wanted)).name == nearest:
+        return
+    was = f"with --warm-start {begun.wanted}" if begun.wanted else "without --warm-start"
+    raise StudyChanged(
+        f"--warm-start {wanted}: study {ledger.name} was begun {was}; leave the option out, or give another --study"
+    )
 
 
 def summary(transfer: Transfer, base: Outcome | None = None) -> dict[str, object] | None:
