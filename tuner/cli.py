@@ -124,6 +124,14 @@ def optimize(
     storage: Annotated[
         str | None, typer.Option("--storage", help="Optuna storage URL. [default: a file of the study]")
     ] = None,
+    warm_start: Annotated[
+        str | None,
+        typer.Option(
+            "--warm-start",
+            help="Start from what a study found; `latest` = the newest of its kind.",
+            metavar="STUDY|latest",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search for the cheapest deployment that keeps the SLO."""
@@ -145,6 +153,7 @@ def optimize(
         ray=ray,
         mlflow=mlflow,
         storage=storage,
+        warm_start=warm_start,
     )
     with _progress() as listen:
         path, result = run(request, listen)

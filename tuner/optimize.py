@@ -22,6 +22,7 @@ from tuner import (
     provenance,
     result,
     space_file,
+    transfer,
 )
 from tuner.backend import check_simulated, launcher_for, resolve
 from tuner.budget import exceeded, merged
@@ -35,6 +36,7 @@ from tuner.load import traces
 from tuner.load.plan import LevelData
 from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
+from tuner.report import words
 from tuner.result import Gain, Status, Verified
 from tuner.samplers import Proposals
 from tuner.simulator.calibrated import Calibration
@@ -42,6 +44,7 @@ from tuner.slo import Objective
 from tuner.space import Space
 from tuner.study import Study
 from tuner.tracking import Tracker
+from tuner.transfer import Transfer
 from tuner.units import Amount
 from tuner.verification import Verification
 
@@ -65,6 +68,7 @@ class Request:
     ray: str | None = None
     mlflow: str | None = None  # tracking URI; "off" = none
     storage: str | None = None  # of Optuna; None = a file of the study
+    warm_start: str | None = None  # a study, or `latest`; None = a cold start, or as the study was begun
 
 
 @dataclass(frozen=True)
@@ -155,9 +159,12 @@ def run(
         stop_at: Time (as of `time.time`) at which whatever runs is stopped, as if somebody had interrupted it.
     """
     ledger = _ledger(request, inputs)
+    start = transfer.read(ledger)
     for warning in objective_warnings.warnings(inputs.objective):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
+    for line in words.warm_start(transfer.summary(start)):
+        listen(Note(line))
     with ExitStack() as stack:
         stack.enter_context(ledger.lock())
         tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
@@ -182,6 +189,7 @@ def run(
             seed=int(ledger.study["seed"]),
             parallel=min(request.parallel or launcher.parallel, launcher.parallel),
             listen=listen,
+            transfer=start,
             always=tuple(always),
         )
         return ledger.path, Run(study, launcher, ledger, tracker, listen, inputs.backend).go()
@@ -230,15 +238,21 @@ def _ledger(request: Request, inputs: Inputs) -> Ledger:
     path = naming.study_directory(request.runs, name)
     text = objective_text.dump(inputs.objective)
     if not path.exists():
+        start = _transfer(request, inputs)
         return Ledger.create(
             request.runs,
             name,
             objective_yaml=text,
             fingerprints=inputs.fingerprints(),
             seed=request.seed,
-            source="simulated" if inputs.backend == "simulated" else "live",
+            source=_source(inputs),
             git_sha=provenance.git_sha(Path(inputs.objective.path).parent),
-            extra={"space": inputs.space.name, "backend": inputs.backend},
+            extra={
+                "space": inputs.space.name,
+                "backend": inputs.backend,
+                "warm_start": [each.study for each in start.sources],
+            },
+            files={transfer.FILE: transfer.as_json(start)} if start.wanted else {},
         )
     ledger = Ledger.open(path)
     changed = ledger.changed(inputs.fingerprints(), text)
@@ -247,7 +261,27 @@ def _ledger(request: Request, inputs: Inputs) -> Ledger:
             f"--study {name}: it was begun with other inputs ({'; '.join(changed)}): "
             "a study keeps its SLO, workload, prices and space; give another --study, or the old files"
         )
+    transfer.same(ledger, request.warm_start)
     return ledger
+
+
+def _transfer(request: Request, inputs: Inputs) -> Transfer:
+    """What a new study starts with."""
+    if request.warm_start is None:
+        return Transfer()
+    today = transfer.Today(
+        objective=inputs.objective,
+        space=inputs.space,
+        fingerprints=inputs.fingerprints(),
+        source=_source(inputs),
+        cpu=transfer.cpu_of(inputs.backend, inputs.objective),
+        baseline=feasibility.baseline(inputs.objective, inputs.facts),
+    )
+    return transfer.plan(request.runs, request.warm_start, today)
+
+
+def _source(inputs: Inputs) -> str:
+    return "simulated" if inputs.backend == "simulated" else "live"
 
 
 @dataclass
@@ -315,6 +349,11 @@ class Run:
         self.ledger.charge("verify", outcome.trial, unit_hours=hours, seconds=seconds)
         self.study.charge(outcome.configuration, hours)
 
+    def _warm_start(self, outcomes: Sequence[Outcome]) -> Mapping[str, object] | None:
+        """What came from earlier studies; how much of it the sampler heard is known once the baseline ran."""
+        base = next((outcome for outcome in outcomes if outcome.trial == 0), None)
+        return transfer.summary(self.study.transfer, base)
+
     def _write(
         self,
         status: Status,
@@ -341,6 +380,7 @@ class Run:
             warnings=warnings or [],
             rejected=rejected,
             ended_by=self.study.ended_by,
+            warm_start=self._warm_start(outcomes),
         )
         self.ledger.write_json(RESULT, found)
         self.tracker.note()

@@ -224,6 +224,7 @@ def _method(evidence: Evidence) -> list[tuple[str, str]]:
         ("Percentiles", "nearest rank where there is a limit, linear interpolation elsewhere"),
         ("A limit is kept", kept),
         ("Fresh schedules", "finalists and baseline are measured again with other arrivals and prompts, interleaved"),
+        ("Warm start", " ".join(words.warm_start(result.get("warm_start"))) or "none: a cold start"),
         ("Spent", words.spent(result)),
         ("Seed", str(study.get("seed", text.UNKNOWN))),
         ("Fingerprints", _listed(study.get("fingerprints"))),
