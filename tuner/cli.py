@@ -189,12 +189,12 @@ def nightly(
     """Measure what is deployed again, look for something better, and promote it only if it is proven."""
     from dataclasses import asdict
 
-    from tuner import nightly as nights
     from tuner import nightplan
+    from tuner.nightly import nightly as run
     from tuner.report import nightpage
     from tuner.units import parse_budget
 
-    request = nights.NightRequest(
+    request = nightplan.NightRequest(
         slo=slo,
         until=until,
         budget=parse_budget(budget) if budget else None,
@@ -210,7 +210,7 @@ def nightly(
         typer.echo(_dump(asdict(plan)) if as_json else nightplan.text(plan))
         return
     with _progress() as listen:
-        found, before = nights.nightly(request, listen)
+        found, before = run(request, listen)
     typer.echo(_dump(asdict(found)) if as_json else nightpage.text(found, before), nl=as_json)
     raise typer.Exit(NIGHT_CODES[found.status])
 

@@ -18,7 +18,7 @@ from typing import Literal
 #: Chance of keeping the load that the evidence is built for; the incumbent's is one minus it.
 HOPED = 0.8
 #: Pairs at most.
-MOST_PAIRS = 20
+MOST_PAIRS = 30
 #: Evidence below which a challenger is given up.
 HOPELESS = 0.05
 

