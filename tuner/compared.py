@@ -34,9 +34,11 @@ def compare(tonight: Night, before: Sequence[Night], expected_noise: float) -> C
         return _broken(tonight, tonight.incumbent, earlier)
     if not earlier:
         return _first(tonight, before)
+    if tonight.incumbent.spread is None:
+        return _plain("unmeasured", len(earlier), "no load was seen broken: its cost is known from above alone")
     points = [_point(tonight.number, tonight.incumbent, tonight.baseline)]
     points = [*(_point(number, own, base) for number, own, base in earlier), *points]
-    found = drift.change(points, expected_noise)
+    found = drift.change(points, max(expected_noise, _spread([tonight.incumbent, *(own for _, own, _ in earlier)])))
     changed = [night for night in before if night.number < (found.since or tonight.number)]
     after = [night for night in before if night.number >= (found.since or tonight.number)]
     causes = () if found.shape is None else _causes([*changed[-1:]], [*after, tonight][0], found.scope)
@@ -60,14 +62,14 @@ def history(tonight: Night, before: Sequence[Night]) -> list[tuple[int, Figures,
         if night.number < first or _changed_inputs(night, tonight):
             break
         if night.status == "promoted" and night.challenger is not None:
-            if dict(night.challenger.configuration) == wanted and night.challenger.capacity is not None:
+            if dict(night.challenger.configuration) == wanted and night.challenger.spread is not None:
                 found.append((night.number, night.challenger, night.baseline))
             break
         if night.incumbent is None or dict(night.incumbent.configuration) != wanted:
             if night.incumbent is not None:
                 break
             continue
-        if night.incumbent.capacity is not None:
+        if night.incumbent.spread is not None:
             found.append((night.number, night.incumbent, night.baseline))
         if night.comparison is not None and night.comparison.since is not None:
             gradual = night.comparison.verdict == "drift"
@@ -86,9 +88,14 @@ def _point(number: int, own: Figures, base: Figures | None) -> drift.Point:
 
 
 def _log_cost(figures: Figures) -> float | None:
-    if not figures.capacity or not figures.cost_per_hour:
+    if not figures.capacity or not figures.cost_per_hour or figures.spread is None:
         return None
     return math.log(figures.cost_per_hour / figures.capacity)
+
+
+def _spread(figures: Sequence[Figures]) -> float:
+    """Standard error of a figure, over these; a search of few levels leaves much open."""
+    return math.sqrt(sum((each.spread or 0.0) ** 2 for each in figures) / len(figures))
 
 
 def _first(tonight: Night, before: Sequence[Night]) -> Comparison:

@@ -122,7 +122,12 @@ def _knobs(configuration: Mapping[str, object]) -> str:
 
 
 def _warm(found: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in found.items() if value not in (None, [], {})) or "cold"
+    sources = found.get("sources")
+    told = []
+    for each in sources if isinstance(sources, list) else []:
+        why = f", its trials only proposed: {', '.join(each['differs'])} differ" if each["differs"] else ""
+        told.append(f"{each['study']}: {each['told']} trials reused, {each['proposed']} proposed{why}")
+    return "; ".join(told) or "cold"
 
 
 def _past(before: Sequence[Night]) -> list[str]:
