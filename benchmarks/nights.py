@@ -1,10 +1,10 @@
 """
 Are nights right? Full studies of fortnights with known events, and the rules alone over many quiet nights.
 
-A fortnight on the simulated cluster, every run with 2 % noise on its step times: an improvement of 8 % from night 3 on
-(one knob becomes faster), a drift of 1 % a night from night 6 to night 11, another workload from night 12 on, an engine
-that is 15 % slower from night 13 on. All points of the space are equally good otherwise, so that every promotion but
-one is false. The rules alone see 100 quiet fortnights, and as many with a drift and a regression.
+A fortnight on the simulated cluster, every run with 2 % noise on its step times: an engine that is 15 % slower from
+night 2 on, an improvement of 8 % from night 3 on (one knob becomes faster), a drift of 1 % a night from night 6 to 13,
+another workload on night 14. All points of the space are equally good otherwise, so that every promotion but one is
+false. The rules alone see 100 quiet fortnights, and as many with a drift and a regression.
 
     python benchmarks/nights.py [--fortnights N] [--rules N] [--seed N] [--noise FILE] [--json FILE]
 
@@ -39,10 +39,10 @@ from tuner.slo import Gate
 
 NIGHTS = 14
 NOISE = 0.02
+REGRESSED, REGRESSION = 2, 0.15
 IMPROVED, IMPROVEMENT = 3, 0.08
-DRIFTS, DRIFT = range(6, 12), 0.01
-WORKLOAD = 12
-REGRESSED, REGRESSION = 13, 0.15
+DRIFTS, DRIFT = range(6, 14), 0.01
+WORKLOAD = 14
 
 OBJECTIVE = """
 model: meta-llama/Llama-3.1-8B-Instruct
@@ -53,6 +53,7 @@ workload:
 cluster: {gpu: H100-80GB, nodes: 1, gpus_per_node: 1}
 prices: {currency: USD, gpu_hour: 3.99}
 search: {space: ./space.yaml, trials: 6, resolution: 2%, verify: {finalists: 1, repeats: 2, min_requests: 2000}}
+gate: {sessions: 12}
 backend: simulated
 """
 SPACE = """
@@ -111,16 +112,16 @@ def judged(nights: list[Night]) -> list[Line]:
     true = [
         n for n, c in promoted.items() if n >= IMPROVED and c and c.configuration["scheduling_policy"] == "priority"
     ]
-    drifting = [number for number in alarming if number in range(DRIFTS.start, DRIFTS.start + 8)]
+    drifting = [number for number in alarming if number in DRIFTS]
     late = [number for number in alarming if number in (REGRESSED, REGRESSED + 1)]
-    false = [number for number in alarming if number < DRIFTS.start]
+    false = [number for number in alarming if number not in DRIFTS and number not in late]
     changed = [number for number, verdict in alarms.items() if verdict == "workload_changed"]
     return [
         Line("improvement of 8 % promoted", f"night {true}", f"{IMPROVED} or {IMPROVED + 1}",
              true[:1] in ([IMPROVED], [IMPROVED + 1])),
         Line("promotions beside it", f"{len(promoted) - len(true[:1])}", "0", len(promoted) == len(true[:1])),
-        Line("drift of 1 % a night", f"night {drifting}", f"{DRIFTS.start} to {DRIFTS.start + 7}",
-             bool([n for n in drifting if n < WORKLOAD])),
+        Line("drift of 1 % a night", f"night {drifting}", f"{DRIFTS.start} to {DRIFTS.stop - 1}",
+             bool(drifting)),
         Line("workload change", f"night {changed}", f"{WORKLOAD}", changed == [WORKLOAD]),
         Line("regression of 15 %", f"night {late}", f"{REGRESSED} or {REGRESSED + 1}", bool(late)),
         Line("false alarms", f"night {false}", "none", not false),
@@ -241,7 +242,11 @@ def main() -> None:
         lines += found
         print(f"fortnight {number}: {time.monotonic() - begun:.0f} s")
     if asked.json is not None:
-        told: dict[str, object] = {"machine": provenance.machine(), "python": platform.python_version(), "at": provenance.now()}
+        told: dict[str, object] = {
+            "machine": provenance.machine(),
+            "python": platform.python_version(),
+            "at": provenance.now(),
+        }
         told |= {"commit": provenance.git_sha(Path(__file__).parent), "lines": [asdict(line) for line in lines]}
         asked.json.write_text(json.dumps(told, indent=2) + "\n")
     raise SystemExit(0 if all(line.holds for line in lines) else 1)

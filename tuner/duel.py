@@ -1,4 +1,8 @@
-"""The gate's sessions: challenger and incumbent started anew by turns, each at one load, until it is decided."""
+"""
+Sessions of a night beside its study: two deployments started anew by turns, each at one load.
+
+The gate's go on until it is decided which is cheaper; those that know a cost better end after a number.
+"""
 
 import math
 import time
@@ -19,8 +23,8 @@ from tuner.verification import planned_requests
 
 #: Sessions that may be lost for want of infrastructure, or because the incumbent fails, before there is no verdict.
 MOST_LOST = 3
-#: Seeds of the pairs begin so far above the study's, beyond those of its verification.
-_SEEDS = 500
+#: Seeds of the pairs, and of repeats, begin so far above the study's, beyond those of its verification.
+_SEEDS, _REPEATS = 500, 200
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,9 @@ class Rival:
 
 
 @dataclass
-class Duel:
+class Sessions:
     """
-    Measures pairs of sessions, and stores their levels in the study's ledger.
+    Measures by turns, and stores their levels in the study's ledger.
 
     Args:
         objective: SLO, workload and gate.
@@ -75,6 +79,20 @@ class Duel:
             self.listen(Note(f"gate: pair {len(self.pairs)}: {found.confidence:.1%} sure"))
         return found
 
+    def repeat(self, rivals: Sequence[Rival], sessions: int) -> None:
+        """
+        Measure each at the load that it is estimated to carry, where a session says most.
+
+        Raises:
+            Interrupted: Somebody asked to stop, or the window has ended.
+        """
+        for turn in range(sessions):
+            for each in rivals if turn % 2 == 0 else rivals[::-1]:
+                found = load(self.objective, each.levels)
+                self._session(
+                    each, float(max(1, round(found))) if closed_loop(self.objective) else found, turn, _REPEATS
+                )
+
     def _loads(self, challenger: Rival, incumbent: Rival) -> tuple[float, float]:
         """As `gate.loads`; in a closed loop whole ones, rounded against the challenger."""
         found = [(each.weight, load(self.objective, each.levels)) for each in (challenger, incumbent)]
@@ -83,11 +101,11 @@ class Duel:
             return float(math.ceil(mine)), float(max(1, math.floor(theirs)))
         return mine, theirs
 
-    def _session(self, rival: Rival, load: float, turn: int) -> bool | None:
+    def _session(self, rival: Rival, load: float, turn: int, seeds: int = _SEEDS) -> bool | None:
         """Whether the load was kept; None = the session says nothing."""
         outcome = rival.outcome
         self.listen(TrialStarted(outcome.trial, turn + 1, outcome.configuration, baseline=False, phase="verify"))
-        logs = self.ledger.logs(outcome.trial) / f"gate-{turn + 1}"
+        logs = self.ledger.logs(outcome.trial) / f"session-{seeds + turn + 1}"
         begun = time.monotonic()
         level: Level | None = None
 
@@ -95,14 +113,14 @@ class Duel:
             return self.ledger.append_level(outcome.trial, level, data)
 
         wanted = planned_requests(self.objective)
-        planned = plan(self.objective, number=1, seed=self.seed + _SEEDS + turn, load=load, min_requests=wanted)
+        planned = plan(self.objective, number=1, seed=self.seed + seeds + turn, load=load, min_requests=wanted)
         try:
             with self.launcher.deployment(outcome.configuration, logs) as running:
                 self.listen(LevelStarted(outcome.trial, 1, "verify", load, unit(self.objective)))
                 level, _ = measure(running, planned, purpose="verify", keep=keep)
                 self.listen(LevelEnded(outcome.trial, level, unit(self.objective)))
         except (ConfigurationFailed, InfrastructureFailed) as error:
-            self.listen(Note(f"gate: trial {outcome.trial}: {error.reason}: {error.cause}", warning=True))
+            self.listen(Note(f"session of trial {outcome.trial}: {error.reason}: {error.cause}", warning=True))
         finally:
             seconds = (
                 time.monotonic() - begun if level is None else level.counters.get("level_seconds") or level.seconds

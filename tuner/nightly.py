@@ -9,7 +9,7 @@ import contextlib
 import datetime as dt
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tuner import (
@@ -25,7 +25,7 @@ from tuner import (
     result,
 )
 from tuner.carried import Carried
-from tuner.duel import Duel, Rival
+from tuner.duel import Rival, Sessions
 from tuner.errors import InputError, Interrupted, StudyFailed, StudyLocked, TunerError
 from tuner.events import Listener, NightStep, Note
 from tuner.ledger import Ledger
@@ -33,7 +33,7 @@ from tuner.nightfile import Incumbent, Night, Status
 from tuner.nightgate import Decision
 from tuner.nightplan import TUNING, NightRequest, Prepared, prepare, warm_start
 from tuner.optimize import Inputs, Launch
-from tuner.outcome import Outcome
+from tuner.outcome import Level, Outcome
 from tuner.report import nightpage
 from tuner.tracking import mark_incumbent
 
@@ -170,6 +170,7 @@ class _Run:
             self.listen(Note("the window has ended: what ran was stopped", warning=True))
         self.ledger = Ledger.find(self.request.runs, self.night.study)
         self._read()
+        self._repeat()
         self.listen(NightStep("measured"))
 
     def _read(self) -> None:
@@ -234,18 +235,11 @@ class _Run:
         rivals = nightgate.rivals(self.inputs.objective, mine, theirs)
         if not rivals.worth_it:
             return nightgate.without_sessions(rivals)
-        make = self.launch or optimize.launcher_of
         try:
-            with (
-                self.ledger.lock(),
-                optimize.launcher_until(
-                    self.prepared.stop_at, make(self.asked, self.inputs, self.ledger.path)
-                ) as launcher,
-            ):
-                fight = Duel(self.inputs.objective, launcher, self.ledger, self.night.seed, self.listen)
-                evidence = fight.fight(
-                    Rival(challenger, rivals.weights[0], self.ledger.trial(challenger.trial).levels()),
-                    Rival(own, rivals.weights[1], self.ledger.trial(0).levels()),
+            with self._sessions() as sessions:
+                evidence = sessions.fight(
+                    Rival(challenger, rivals.weights[0], self._levels(challenger)),
+                    Rival(own, rivals.weights[1], self._levels(own)),
                 )
         except Interrupted:
             if not self._over():
@@ -253,7 +247,36 @@ class _Run:
             return nightgate.cut_short(rivals)
         self._read()
         mine, theirs = (challenger, self.carried[challenger.trial]), (own, self.carried[0])
-        return nightgate.decided(nightgate.rivals(self.inputs.objective, mine, theirs), evidence, len(fight.pairs))
+        return nightgate.decided(nightgate.rivals(self.inputs.objective, mine, theirs), evidence, len(sessions.pairs))
+
+    @contextlib.contextmanager
+    def _sessions(self) -> Iterator[Sessions]:
+        """On a launcher of their own: the study's is gone."""
+        make = self.launch or optimize.launcher_of
+        launcher = make(self.asked, self.inputs, self.ledger.path)
+        with self.ledger.lock(), optimize.launcher_until(self.prepared.stop_at, launcher) as running:
+            yield Sessions(self.inputs.objective, running, self.ledger, self.night.seed, self.listen)
+
+    def _levels(self, outcome: Outcome) -> list[Level]:
+        return self.ledger.trial(outcome.trial).levels()
+
+    def _repeat(self) -> None:
+        """Further sessions of incumbent and defaults; without a level that was broken there is no load to aim at."""
+        known = [trial for trial, found in self.carried.items() if found is not None and found.spread is not None]
+        wanted = [each for each in self.outcomes.values() if each.trial in known and self._remeasured(each)]
+        if not wanted or self._over() or not self.inputs.objective.gate.sessions:
+            return
+        try:
+            with self._sessions() as sessions:
+                rivals = [Rival(each, 1.0, self._levels(each)) for each in wanted]
+                sessions.repeat(rivals, self.inputs.objective.gate.sessions)
+        except Interrupted:
+            if not self._over():
+                raise
+        self._read()
+
+    def _remeasured(self, outcome: Outcome) -> bool:
+        return outcome.trial == 0 or outcome.configuration == self.prepared.defaults
 
     def _promote(self, reason: str) -> None:
         found = self.night.challenger

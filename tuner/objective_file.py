@@ -57,7 +57,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "verify",
         "divide_counts",
     ),
-    "gate": ("min_gain", "confidence", "noise"),
+    "gate": ("min_gain", "confidence", "noise", "sessions"),
     "search.verify": ("finalists", "repeats", "min_requests"),
     **engine_file.KEYS,
 }
@@ -155,14 +155,15 @@ def _revision(node: Node) -> str:
 
 def _gate(node: Node) -> Gate:
     members = node.mapping(KEYS["gate"])
-    found = {name: member.convert(parse_share) for name, member in members.items()}
+    found = {name: member.convert(parse_share) for name, member in members.items() if name != "sessions"}
     for name, low, high, rule in (
         ("confidence", 0.5, 0.99999, "must lie between 50% and 99.999%"),
         ("noise", 0.001, 0.5, "must lie between 0.1% and 50%"),
     ):
         if name in found and not low <= found[name] <= high:
             members[name].fail(f"got {members[name].shown()}: {rule}")
-    return Gate(**found)
+    sessions = members["sessions"].integer(minimum=0, maximum=1000) if "sessions" in members else Gate.sessions
+    return Gate(**found, sessions=sessions)
 
 
 def _search(node: Node | None, base: Path, currency: str, *, closed: bool) -> Search:

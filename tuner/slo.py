@@ -236,7 +236,8 @@ class Gate:
 
     min_gain: float = 0.02  # share by which it must be cheaper than the incumbent
     confidence: float = 0.995  # with which that must be shown
-    noise: float = 0.02  # expected standard deviation of one night's cost, as a share
+    noise: float = 0.02  # standard deviation of a configuration's cost from run to run, as a share
+    sessions: int = 4  # further ones of the incumbent and of the defaults each night, to know their cost better
 
 
 @dataclass(frozen=True)
