@@ -212,6 +212,28 @@ def report(study: StudyName, *, runs: Runs = RUNS, as_json: Json = False) -> Non
 
 
 @app.command()
+def history(
+    *,
+    slo: Annotated[
+        str | None,
+        typer.Option("--slo", help="Objective file, or its name, where there are several.", metavar="FILE|NAME"),
+    ] = None,
+    runs: Runs = RUNS,
+    as_html: Annotated[bool, typer.Option("--html", help="Write the page with plots, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what the incumbent was over the nights, and what changed when."""
+    from tuner.report import history as nights
+    from tuner.report import historypage
+
+    found = nights.read(runs, slo)
+    page = historypage.write(found) if as_html else None
+    typer.echo(_dump(nights.as_json(found)) if as_json else nights.as_text(found))
+    if page is not None:
+        typer.echo(f"page: {page}", err=as_json)
+
+
+@app.command()
 def rescore(study: StudyName, slo: Slo, *, runs: Runs = RUNS, as_json: Json = False) -> None:
     """Judge a study by another objective file, without measuring again."""
     from tuner import rescoring
