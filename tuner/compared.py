@@ -1,4 +1,4 @@
-"""The incumbent's night beside its nights before: which ones count, what has changed, and what it may come from. Pure."""
+"""The incumbent's night beside its nights before: which count, what has changed, and what it may come from. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ NEW_HISTORY = ("workload", "slo", "cluster")
 _NAMES = {
     "engine": "engine version",
     "driver": "driver",
-    "device": "device",
+    "machine": "machine",
     "model_revision": "model revision",
     "tuner": "tuner version",
 }
@@ -108,7 +108,9 @@ def _broken(tonight: Night, figures: Figures, earlier: Sequence[tuple[int, Figur
         return _plain("new", 0, told)
     base = tonight.baseline
     both = base is not None and base.capacity is None
-    causes = ("machine, driver or engine: the engine's defaults fail as well",) if both else ("this configuration alone",)
+    causes = (
+        ("machine, driver or engine: the engine's defaults fail as well",) if both else ("this configuration alone",)
+    )
     return Comparison(
         "regression", None, None, None, drift.CONFIDENCE, len(earlier), tonight.number, None,
         "both" if both else "incumbent", causes, told,
@@ -147,7 +149,9 @@ def _causes(last: Sequence[Night], first: Night, scope: str) -> tuple[str, ...]:
     for night in last:
         found += _differing(_NAMES, night.versions, first.versions)
         found += [
-            f"{name} changed" for part, name in _FLAGS.items() if night.fingerprints.get(part) != first.fingerprints.get(part)
+            f"{name} changed"
+            for part, name in _FLAGS.items()
+            if night.fingerprints.get(part) != first.fingerprints.get(part)
         ]
     if found:
         return tuple(found)

@@ -91,8 +91,8 @@ def change(points: Sequence[Point], expected: float) -> Change:
     best = max(fits, key=lambda fit: abs(fit.score))
     if abs(best.score) < CLEAR:
         last = next(fit for fit in fits if fit.begin == len(own) - 1 and fit.shape == "step")
-        return _described(points, own, base, last, None, expected)
-    return _described(points, own, base, best, best.shape, expected)
+        return _described(points, own, base, last, clear=False, expected=expected)
+    return _described(points, own, base, best, clear=True, expected=expected)
 
 
 def noise(values: Array, expected: float, leave_out: int | None = None) -> float:
@@ -127,22 +127,22 @@ def _fit(values: Array, shape: Shape, begin: int, moved: Array, sigma: float) ->
 
 
 def _described(
-    points: Sequence[Point], own: Array, base: Array | None, fit: _Fit, shape: Shape | None, expected: float
+    points: Sequence[Point], own: Array, base: Array | None, fit: _Fit, *, clear: bool, expected: float
 ) -> Change:
     weight = float(fit.contrast @ fit.contrast)
     reach = 1.0 if fit.shape == "step" else float(len(own) - fit.begin)
     moved = reach * float(fit.contrast @ own) / weight
     half = _Z95 * reach * noise(own, expected, fit.begin if fit.shape == "step" else None) / math.sqrt(weight)
     scope: Scope = ""
-    if shape is not None and base is not None:
+    if clear and base is not None:
         alongside = reach * float(fit.contrast @ base) / weight
         scope = "both" if alongside / moved >= 0.5 else "incumbent"
     return Change(
-        shape=shape,
+        shape=fit.shape if clear else None,
         share=math.expm1(moved),
         low=math.expm1(moved - half),
         high=math.expm1(moved + half),
-        since=None if shape is None else points[fit.begin].night,
+        since=None if not clear else points[fit.begin].night,
         nights=len(points) - 1,
         noise=fit.noise,
         scope=scope,

@@ -1,8 +1,7 @@
-"""The gate's sessions: challenger and incumbent started anew by turns, each at one load, until the question is decided."""
+"""The gate's sessions: challenger and incumbent started anew by turns, each at one load, until it is decided."""
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tuner import gate
@@ -87,27 +86,16 @@ class Duel:
         except (ConfigurationFailed, InfrastructureFailed) as error:
             self.listen(Note(f"gate: trial {outcome.trial}: {error.reason}: {error.cause}", warning=True))
         finally:
-            seconds = time.monotonic() - begun if level is None else level.counters.get("level_seconds") or level.seconds
+            seconds = (
+                time.monotonic() - begun if level is None else level.counters.get("level_seconds") or level.seconds
+            )
             self.ledger.charge("gate", outcome.trial, unit_hours=outcome.units * seconds / 3600, seconds=seconds)
         return None if level is None else bool(level.kept)
 
 
-def loads(
-    objective: Objective,
-    challenger: tuple[float, float],
-    incumbent: tuple[float, float],
-    round_: Callable[[float], float] = math.floor,
-) -> tuple[float, float]:
-    """
-    Loads of challenger and incumbent, as `gate.loads`; in a closed loop whole ones, rounded against the challenger.
-
-    Args:
-        objective: The objective file.
-        challenger: Its weight (cost = weight / load) and the load that it is estimated to carry.
-        incumbent: Likewise.
-        round_: For the incumbent's load.
-    """
+def loads(objective: Objective, challenger: tuple[float, float], incumbent: tuple[float, float]) -> tuple[float, float]:
+    """Loads of challenger and incumbent, as `gate.loads`; in a closed loop whole, rounded against the challenger."""
     mine, theirs = gate.loads(challenger, incumbent, objective.gate.min_gain)
     if closed_loop(objective):
-        return float(math.ceil(mine)), float(max(1, round_(theirs)))
+        return float(math.ceil(mine)), float(max(1, math.floor(theirs)))
     return mine, theirs

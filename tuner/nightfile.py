@@ -97,7 +97,7 @@ class Night:
     source: str  # live or simulated
     currency: str
     fingerprints: Mapping[str, str]  # of model, slo, workload, engine, cluster, search, space
-    versions: Mapping[str, str | None] = field(default_factory=dict)  # engine, driver, device, model_revision, tuner
+    versions: Mapping[str, str | None] = field(default_factory=dict)  # engine, driver, machine, model_revision, tuner
     ended: str | None = None
     incumbent: Figures | None = None  # as measured this night, before any promotion
     baseline: Figures | None = None  # the engine's defaults
