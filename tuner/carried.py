@@ -14,6 +14,8 @@ from scipy import special
 
 from tuner.outcome import Level
 
+#: A level's own chance adds to the noise of the run: its limit is judged by some hundred requests.
+RUNS = 2.0
 #: Grid of the estimate beyond the lowest and the highest load, as a factor, and its points.
 _BEYOND, _POINTS = 1.25, 801
 

@@ -2,9 +2,10 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tuner import gate
+from tuner import carried, gate
 from tuner.deployment import Launcher
 from tuner.errors import ConfigurationFailed, InfrastructureFailed
 from tuner.events import LevelEnded, LevelStarted, Listener, Note, TrialStarted
@@ -14,11 +15,21 @@ from tuner.level import closed_loop, measure, plan, unit
 from tuner.load.plan import LevelData
 from tuner.outcome import Level, Outcome
 from tuner.slo import Objective
+from tuner.verification import planned_requests
 
 #: Sessions that may be lost for want of infrastructure, or because the incumbent fails, before there is no verdict.
 MOST_LOST = 3
 #: Seeds of the pairs begin so far above the study's, beyond those of its verification.
 _SEEDS = 500
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One of the two."""
+
+    outcome: Outcome
+    weight: float  # cost = weight / load
+    levels: list[Level]  # of this night; what the sessions measure is added
 
 
 @dataclass
@@ -42,13 +53,9 @@ class Duel:
     pairs: list[Pair] = field(default_factory=list)
     lost: int = 0
 
-    def fight(self, challenger: tuple[Outcome, float], incumbent: tuple[Outcome, float]) -> Evidence:
+    def fight(self, challenger: Rival, incumbent: Rival) -> Evidence:
         """
-        Measure pairs until the gain is shown, or given up.
-
-        Args:
-            challenger: Its trial, and the load at which it is tried.
-            incumbent: Likewise.
+        Measure pairs until the gain is shown, or given up. Each pair's loads come from all that was measured before.
 
         Raises:
             Interrupted: Somebody asked to stop, or the window has ended.
@@ -56,19 +63,29 @@ class Duel:
         found = gate.evidence(self.pairs, self.objective.gate.confidence)
         while found.state == "open" and self.lost < MOST_LOST:
             turn = len(self.pairs) + self.lost
-            order = [challenger, incumbent] if turn % 2 == 0 else [incumbent, challenger]
-            kept = {each[0].trial: self._session(*each, turn) for each in order}
-            mine, theirs = kept[challenger[0].trial], kept[incumbent[0].trial]
-            if mine is None or theirs is None:
+            mine, theirs = self._loads(challenger, incumbent)
+            order = [(challenger, mine), (incumbent, theirs)]
+            kept = {each.outcome.trial: self._session(each, load, turn) for each, load in order[:: 1 - 2 * (turn % 2)]}
+            won, held = kept[challenger.outcome.trial], kept[incumbent.outcome.trial]
+            if won is None or held is None:
                 self.lost += 1
                 continue
-            self.pairs.append(Pair(mine, theirs))
+            self.pairs.append(Pair(won, held))
             found = gate.evidence(self.pairs, self.objective.gate.confidence)
             self.listen(Note(f"gate: pair {len(self.pairs)}: {found.confidence:.1%} sure"))
         return found
 
-    def _session(self, outcome: Outcome, load: float, turn: int) -> bool | None:
+    def _loads(self, challenger: Rival, incumbent: Rival) -> tuple[float, float]:
+        """As `gate.loads`; in a closed loop whole ones, rounded against the challenger."""
+        found = [(each.weight, load(self.objective, each.levels)) for each in (challenger, incumbent)]
+        mine, theirs = gate.loads(found[0], found[1], self.objective.gate.min_gain)
+        if closed_loop(self.objective):
+            return float(math.ceil(mine)), float(max(1, math.floor(theirs)))
+        return mine, theirs
+
+    def _session(self, rival: Rival, load: float, turn: int) -> bool | None:
         """Whether the load was kept; None = the session says nothing."""
+        outcome = rival.outcome
         self.listen(TrialStarted(outcome.trial, turn + 1, outcome.configuration, baseline=False, phase="verify"))
         logs = self.ledger.logs(outcome.trial) / f"gate-{turn + 1}"
         begun = time.monotonic()
@@ -77,7 +94,8 @@ class Duel:
         def keep(level: Level, data: LevelData) -> Level:
             return self.ledger.append_level(outcome.trial, level, data)
 
-        planned = plan(self.objective, number=1, seed=self.seed + _SEEDS + turn, load=load)
+        wanted = planned_requests(self.objective)
+        planned = plan(self.objective, number=1, seed=self.seed + _SEEDS + turn, load=load, min_requests=wanted)
         try:
             with self.launcher.deployment(outcome.configuration, logs) as running:
                 self.listen(LevelStarted(outcome.trial, 1, "verify", load, unit(self.objective)))
@@ -90,12 +108,13 @@ class Duel:
                 time.monotonic() - begun if level is None else level.counters.get("level_seconds") or level.seconds
             )
             self.ledger.charge("gate", outcome.trial, unit_hours=outcome.units * seconds / 3600, seconds=seconds)
-        return None if level is None else bool(level.kept)
+        if level is None:
+            return None
+        rival.levels.append(level)
+        return bool(level.kept)
 
 
-def loads(objective: Objective, challenger: tuple[float, float], incumbent: tuple[float, float]) -> tuple[float, float]:
-    """Loads of challenger and incumbent, as `gate.loads`; in a closed loop whole, rounded against the challenger."""
-    mine, theirs = gate.loads(challenger, incumbent, objective.gate.min_gain)
-    if closed_loop(objective):
-        return float(math.ceil(mine)), float(max(1, math.floor(theirs)))
-    return mine, theirs
+def load(objective: Objective, levels: Sequence[Level]) -> float:
+    """The load that the levels of a rival point at; of none that was kept, half the lowest that was tried."""
+    found = carried.carried(levels, carried.RUNS * objective.gate.noise)
+    return found.load if found is not None else min(level.offered for level in levels) / 2

@@ -6,7 +6,8 @@ at which it costs (1 − min_gain) × K, the incumbent the load at which it cost
 than `min_gain` keeps its load at most as often as the incumbent keeps its own, whatever the noise of the machine. The
 evidence against that is a product over pairs with an expectation of at most 1 (Turner and Grünwald, Safe testing for
 two-sample binomial data, 2021): it exceeds 1 / (1 − confidence) with a chance of at most 1 − confidence, however often
-one looks, so the pairs end as soon as it does.
+one looks, so the pairs end as soon as it does. The loads of a pair may depend on all pairs before it. Both sessions of
+a pair get the same schedule: chance that falls on both alike only makes the test more careful.
 """
 
 import math
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: Chance of keeping the load that the evidence is built for; the incumbent's is one minus it.
-HOPED = 0.88
+HOPED = 0.8
 #: Pairs at most.
-MOST_PAIRS = 14
+MOST_PAIRS = 20
 #: Evidence below which a challenger is given up.
-HOPELESS = 0.1
+HOPELESS = 0.05
 
 #: Logarithm of what one pair adds, by (challenger kept, incumbent kept).
 _ADDS = {

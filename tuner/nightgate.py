@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner import conclusion, duel, nightfigures
+from tuner import conclusion, nightfigures
 from tuner.carried import Carried
 from tuner.gate import Evidence
 from tuner.nightfile import Gain
@@ -45,12 +45,6 @@ class Rivals:
     @property
     def name(self) -> str:
         return f"trial {self.challenger.trial}"
-
-    def loads(self, objective: Objective) -> tuple[tuple[Outcome, float], tuple[Outcome, float]]:
-        """What `Duel.fight` takes."""
-        assert self.carried[1] is not None  # noqa: S101  (asked only where it is worth it)
-        mine, theirs = duel.loads(objective, (self.weights[0], self.carried[0]), (self.weights[1], self.carried[1]))
-        return (self.challenger, mine), (self.incumbent, theirs)
 
 
 def challenger(outcomes: Mapping[int, Outcome], result: Mapping[str, object]) -> Outcome | None:

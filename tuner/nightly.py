@@ -25,7 +25,7 @@ from tuner import (
     result,
 )
 from tuner.carried import Carried
-from tuner.duel import Duel
+from tuner.duel import Duel, Rival
 from tuner.errors import InputError, Interrupted, StudyFailed, StudyLocked, TunerError
 from tuner.events import Listener, NightStep, Note
 from tuner.ledger import Ledger
@@ -178,7 +178,8 @@ class _Run:
         self.result: Mapping[str, object] = self.ledger.read_json(optimize.RESULT) or {}
         self.outcomes = {each.trial: each for each in result.last_attempts(self.ledger.outcomes())}
         self.carried: dict[int, Carried | None] = {
-            entry.number: carried.carried(entry.levels(), objective.gate.noise) for entry in self.ledger.trials()
+            entry.number: carried.carried(entry.levels(), carried.RUNS * objective.gate.noise)
+            for entry in self.ledger.trials()
         }
         base = next((o for o in self.outcomes.values() if o.configuration == self.prepared.defaults), None)
         own = self.outcomes.get(0)
@@ -242,12 +243,17 @@ class _Run:
                 ) as launcher,
             ):
                 fight = Duel(self.inputs.objective, launcher, self.ledger, self.night.seed, self.listen)
-                evidence = fight.fight(*rivals.loads(self.inputs.objective))
+                evidence = fight.fight(
+                    Rival(challenger, rivals.weights[0], self.ledger.trial(challenger.trial).levels()),
+                    Rival(own, rivals.weights[1], self.ledger.trial(0).levels()),
+                )
         except Interrupted:
             if not self._over():
                 raise
             return nightgate.cut_short(rivals)
-        return nightgate.decided(rivals, evidence, len(fight.pairs))
+        self._read()
+        mine, theirs = (challenger, self.carried[challenger.trial]), (own, self.carried[0])
+        return nightgate.decided(nightgate.rivals(self.inputs.objective, mine, theirs), evidence, len(fight.pairs))
 
     def _promote(self, reason: str) -> None:
         found = self.night.challenger
