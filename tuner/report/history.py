@@ -161,8 +161,8 @@ def as_text(history: History) -> str:
 
 def headline(history: History) -> str:
     """Which nights these are, in one sentence."""
-    first, last = history.nights[0], history.nights[-1]
-    when = first.started[:10] if len(history.nights) == 1 else f"{first.started[:10]} to {last.started[:10]}"
+    last = history.nights[-1]
+    when = " to ".join(dict.fromkeys(night.started[:10] for night in (history.nights[0], last)))
     sim = "Simulated: " if history.simulated else ""
     ended = last.status.replace("_", " ")
     return f"{sim}{text.count(len(history.nights), 'night')} of {history.name}, {when}; the last one: {ended}."
