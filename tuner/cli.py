@@ -125,12 +125,7 @@ def optimize(
         str | None, typer.Option("--storage", help="Optuna storage URL. [default: a file of the study]")
     ] = None,
     warm_start: Annotated[
-        str | None,
-        typer.Option(
-            "--warm-start",
-            help="Start from what a study found; `latest` = the newest of its kind.",
-            metavar="STUDY|latest",
-        ),
+        str | None, typer.Option("--warm-start", help="Begin with what STUDY, or `latest`, found.", metavar="STUDY")
     ] = None,
     as_json: Json = False,
 ) -> None:
