@@ -19,17 +19,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 
 from tuner import conclusion, objective_file, objective_text, study, transfer, trial
 from tuner.configuration import Configuration
 from tuner.deployment.simulated import SimulatedLauncher
-from tuner.events import silent
+from tuner.events import Event, TrialEnded, silent
 from tuner.ledger import Ledger
 from tuner.outcome import Outcome
 from tuner.result import assemble
@@ -39,20 +41,25 @@ from tuner.space import Knob, Space
 from tuner.trial import Task
 
 OBJECTIVE = Path(__file__).parent.parent / "objectives" / "chat.yaml"
-#: 90 points on up to four GPUs; the optimum moves with the lengths.
+#: 50 points on one GPU or two; the optimum moves with the lengths.
 SPACE = Space(
     "warm-start",
     (
-        Knob("tensor_parallel_size", "categorical", options=(1, 2, 4)),
+        Knob("tensor_parallel_size", "categorical", options=(1, 2)),
         Knob("max_num_batched_tokens", "categorical", options=(512, 1024, 2048, 4096, 8192)),
-        Knob("max_num_seqs", "categorical", options=(16, 32, 64, 128, 256, 512)),
+        Knob("max_num_seqs", "categorical", options=(32, 64, 128, 256, 512)),
     ),
 )
 CHANGES = (0.8, 1.2)
 NOISE = 0.02
 NEAR = 0.02  # of the optimum
-TRIALS = {"first": 24, "cold": 40, "warm": 20}
+#: Of a first night; of a second one, at most.
+TRIALS = {"first": 24, "second": 48}
 TARGET = 0.5  # share of the cold start's trials
+
+
+class Found(Exception):  # noqa: N818  (an end, no error)
+    """The best trial so far is near the optimum: there is nothing more to count."""
 
 
 class Silent:
@@ -78,6 +85,10 @@ class Night:
     def optimum(self) -> float:
         return min(self.cost(key) for key in self.outcomes)
 
+    def near(self, key: str) -> bool:
+        """Whether a point is within `NEAR` of the optimum."""
+        return self.cost(key) <= self.optimum * (1 + NEAR)
+
 
 def night(factor: float) -> Night:
     """Measure every point of the space with all lengths times `factor`."""
@@ -85,7 +96,7 @@ def night(factor: float) -> Night:
     source = base.workload.source
     assert isinstance(source, Synthetic)  # noqa: S101  (of the file that ships)
     lengths = Synthetic(round(source.input_tokens * factor), round(source.output_tokens * factor))
-    workload = replace(base.workload, source=lengths, measure=Measure(5.0, 20.0, 300))
+    workload = replace(base.workload, source=lengths, measure=Measure(2.0, 10.0, 300))
     objective = replace(base, workload=workload, search=replace(base.search, resolution=0.01, max_levels=12))
     launcher = SimulatedLauncher(objective)
     points = [Configuration(dict(point)) for point in SPACE.points()]
@@ -122,8 +133,33 @@ def noisy(found: Outcome, task: Task, seed: int) -> Outcome:
     return replace(seen, broken_at=capacity * 1.05)
 
 
-def run(runs: Path, name: str, truth: Night, seed: int, trials: int, warm: str | None = None) -> list[Outcome]:
-    """One study on the truth, kept under its name; returns its outcomes in order."""
+@contextmanager
+def in_memory() -> Iterator[None]:
+    """Optuna's working copy in memory: the ledger is the truth, and no study here is taken up again."""
+    create = optuna.create_study
+    optuna.create_study = lambda **settings: create(**{**settings, "storage": None})
+    try:
+        yield
+    finally:
+        optuna.create_study = create
+
+
+def run(runs: Path, name: str, truth: Night, seed: int, *, second: bool = True, warm: str | None = None) -> int:
+    """
+    One study on the truth, kept under its name.
+
+    Args:
+        runs: Of the seed.
+        name: Of the study.
+        truth: What it measures.
+        seed: Of proposals and noise.
+        second: Stop as soon as the best trial is near the optimum.
+        warm: Study to start from.
+
+    Returns:
+        Its trials; of a second night that never came near, one more than it had.
+    """
+    trials = TRIALS["second" if second else "first"]
     search = replace(truth.objective.search, budget=Budget(trials=trials))
     objective = replace(truth.objective, search=search)
     launcher = SimulatedLauncher(objective)
@@ -145,7 +181,14 @@ def run(runs: Path, name: str, truth: Night, seed: int, trials: int, warm: str |
     def measured(task: Task, *_: object, **__: object) -> Outcome:
         return noisy(truth.outcomes[task.configuration.key], task, seed)
 
-    study.run = measured  # the table in place of the simulator: the same truth, a thousand times as fast
+    def near(event: Event) -> None:
+        if second and isinstance(event, TrialEnded):
+            best = conclusion.best(objective, session.outcomes())
+            if best is not None and truth.near(best.configuration.key):
+                raise Found
+
+    # The table in place of the simulator: the same truth, a thousand times as fast.
+    study.run = measured  # type: ignore[attr-defined]
     with ledger.lock():
         session = study.Study(
             objective=objective,
@@ -154,29 +197,20 @@ def run(runs: Path, name: str, truth: Night, seed: int, trials: int, warm: str |
             longest=None,
             launcher=launcher,
             ledger=ledger,
-            proposals=Proposals(SPACE, storage=ledger.path / "optuna.db", name=name, kind="tpe", seed=seed),
+            proposals=Proposals(SPACE, storage="", name=name, kind="tpe", seed=seed),
             tracker=Silent(),  # type: ignore[arg-type]  # it has all that a study uses
             seed=seed,
             parallel=1,
-            listen=silent,
+            listen=near,
             transfer=start,
         )
-        session.search()
+        try:
+            session.search()
+        except Found:
+            return len(session.outcomes())
     outcomes = session.outcomes()
     result = assemble(objective, name, outcomes, {}, None, "no_gain", {}, "simulated", {})
     ledger.write_json("result.json", result)
-    return outcomes
-
-
-def trials_needed(truth: Night, outcomes: list[Outcome]) -> int:
-    """Trials until the best so far is near the optimum; all of them and one more where it never is."""
-    best, best_key = math.inf, ""
-    for count, outcome in enumerate(outcomes, start=1):
-        found = conclusion.value(truth.objective, outcome)
-        if found is not None and found < best:
-            best, best_key = found, outcome.configuration.key
-        if best_key and truth.cost(best_key) <= truth.optimum * (1 + NEAR):
-            return count
     return len(outcomes) + 1
 
 
@@ -207,22 +241,23 @@ def measure(seeds: int) -> dict[str, Any]:
     began = time.monotonic()
     before, *after = (night(factor) for factor in (1.0, *CHANGES))
     truth_s = time.monotonic() - began
-    print(f"truth of {len(before.outcomes)} points and {1 + len(after)} workloads in {truth_s:.0f} s")
+    print(f"truth of {len(before.outcomes)} points and {1 + len(after)} workloads in {truth_s:.0f} s", flush=True)
     for factor, truth in zip((1.0, *CHANGES), (before, *after), strict=True):
-        near = sum(truth.cost(key) <= truth.optimum * (1 + NEAR) for key in truth.outcomes)
+        near = sum(truth.near(key) for key in truth.outcomes)
         best = min(truth.outcomes, key=truth.cost)
         print(f"lengths × {factor:g}: optimum {truth.optimum:.4f} at {best}; {near} points within {NEAR:.0%}")
     pairs: dict[str, list[tuple[int, int]]] = {f"{factor - 1:+.0%}": [] for factor in CHANGES}
-    with tempfile.TemporaryDirectory() as place:
+    with in_memory(), tempfile.TemporaryDirectory() as place:
         for seed in range(seeds):
             runs = Path(place) / str(seed)
-            run(runs, "first", before, seed, TRIALS["first"])
+            run(runs, "first", before, seed, second=False)
             for change, truth in zip(pairs, after, strict=True):
                 sign = "up" if change.startswith("+") else "down"
                 second = seed + 1000
-                cold = run(runs, f"cold-{sign}", truth, second, TRIALS["cold"])
-                warm = run(runs, f"warm-{sign}", truth, second, TRIALS["warm"], warm="first")
-                pairs[change].append((trials_needed(truth, cold), trials_needed(truth, warm)))
+                cold = run(runs, f"cold-{sign}", truth, second)
+                warm = run(runs, f"warm-{sign}", truth, second, warm="first")
+                pairs[change].append((cold, warm))
+                print(f"seed {seed}, {change}: cold {cold}, warm {warm}", flush=True)
     rows = [row(change, each) for change, each in pairs.items()]
     rows.append(row("both", [pair for each in pairs.values() for pair in each]))
     return {

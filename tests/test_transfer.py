@@ -148,6 +148,18 @@ def test_a_study_of_another_space_is_refused(monday):
         transfer.plan(monday.runs, "monday", today(monday, space=other))
 
 
+def test_a_study_that_measured_its_baseline_alone_gives_nothing(bench):
+    """That is no fault: the next night begins as if it were the first, and says so."""
+    bench.objective = dataclasses.replace(
+        bench.objective, search=dataclasses.replace(bench.objective.search, budget=Budget(trials=1))
+    )
+    bench.go()
+    for wanted in ("monday", "latest"):
+        plan = transfer.plan(bench.runs, wanted, today(bench))
+        assert plan.sources == (Source("monday", (), told=0, proposed=0, outside=0),)
+        assert (plan.proposals, plan.history) == ((), ())
+
+
 def test_first_points_of_the_space_that_were_measured_are_not_repeated(bench):
     """What an earlier study tried is judged by its outcome, not tried again for its own sake."""
     bench.space = dataclasses.replace(SPACE, first=({**BEST, "max_num_batched_tokens": 512},))

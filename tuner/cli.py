@@ -125,12 +125,7 @@ def optimize(
         str | None, typer.Option("--storage", help="Optuna storage URL. [default: a file of the study]")
     ] = None,
     warm_start: Annotated[
-        str | None,
-        typer.Option(
-            "--warm-start",
-            help="Start from what a study found; `latest` = the newest of its kind.",
-            metavar="STUDY|latest",
-        ),
+        str | None, typer.Option("--warm-start", help="Begin with what STUDY, or `latest`, found.", metavar="STUDY")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -259,6 +254,28 @@ def report(study: StudyName, *, runs: Runs = RUNS, as_json: Json = False) -> Non
     else:
         terminal.render(found, _console(stderr=False))
         typer.echo(f"report: {page}")
+
+
+@app.command()
+def history(
+    *,
+    slo: Annotated[
+        str | None,
+        typer.Option("--slo", help="Objective file, or its name, where there are several.", metavar="FILE|NAME"),
+    ] = None,
+    runs: Runs = RUNS,
+    as_html: Annotated[bool, typer.Option("--html", help="Write the page with plots, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what the incumbent was over the nights, and what changed when."""
+    from tuner.report import history as nights
+    from tuner.report import historypage
+
+    found = nights.read(runs, slo)
+    page = historypage.write(found) if as_html else None
+    typer.echo(_dump(nights.as_json(found)) if as_json else nights.as_text(found))
+    if page is not None:
+        typer.echo(f"page: {page}", err=as_json)
 
 
 @app.command()

@@ -106,7 +106,7 @@ def plan(runs: Path, wanted: str, today: Today) -> Transfer:
     inherited = read(ledger).history
     earlier = [each for each in _once([*own, *inherited]) if today.wants(each.outcome.configuration)]
     inside = [each for each in earlier if today.space.holds(each.outcome.configuration)]
-    if not inside:
+    if earlier and not inside:
         raise InputError(
             f"--warm-start {wanted}: none of its {len(earlier)} points lies in the space {today.space.name}: "
             "name a study of this space, or leave --warm-start out"
