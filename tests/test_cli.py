@@ -18,8 +18,8 @@ from tuner.objective import score
 
 SHIM = Path(__file__).parent / "support" / "shim_vllm.py"
 COMMANDS = {
-    "init", "check", "doctor", "optimize", "nightly", "measure", "report", "history", "rescore", "calibrate", "sync",
-    "ui",
+    "init", "check", "doctor", "optimize", "nightly", "measure", "report", "history", "rescore", "export", "calibrate",
+    "sync", "ui",
 }  # fmt: skip
 HEAVY = ("optuna", "ray", "mlflow", "pandas", "numpy", "scipy", "matplotlib")
 #: A simulated study of seconds; windows of a second of virtual time.

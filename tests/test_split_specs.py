@@ -1,11 +1,11 @@
 """Split deployments and KV stores become commands."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from support import golden
-from support.objectives import H100, SLOTS, objective
+from support.named import PD, SPLIT_OR_STORED
+from support.objectives import objective
 
 from tuner.configuration import Configuration
 from tuner.deployment import stores, vllm
@@ -13,63 +13,9 @@ from tuner.deployment.spec import START_ORDER, Address, masked, resolve
 from tuner.errors import InputError
 from tuner.slo import Engine
 
-PD = {"mode": "disaggregated"}
-TWO_POOLS = {"pools": (H100, replace(H100, name="l40s", device="L40S", price_per_hour=1.0)), "max_gpus": 16}
-CPU = {
-    "model": "/models/tiny",
-    "pools": (replace(SLOTS, per_node=4),),
-    "max_gpus": 4,
-    "engine": Engine(
-        command=("/venv/bin/vllm", "serve"),
-        router=("/venv/bin/vllm-router",),
-        stores={"mooncake": ("/venv/bin/mooncake_master",)},
-        env={"VLLM_CPU_KVCACHE_SPACE": "1"},
-        flags={"enforce_eager": True, "load_format": "dummy", "max_model_len": 2048},
-        connector_module="tuner_cpu_connectors",
-    ),
-}
-DEPLOYMENTS = {
-    "split-1p1d-nixl": ({}, PD),
-    "split-2p2d-nixl-tp2": ({}, {**PD, "tensor_parallel_size": 2, "prefill_replicas": 2, "decode_replicas": 2}),
-    "split-1p3d-sides-differ": (
-        TWO_POOLS,
-        {
-            **PD,
-            "prefill_tensor_parallel_size": 4,
-            "decode_replicas": 3,
-            "decode_pool": "l40s",
-            "prefill_max_num_batched_tokens": 16384,
-            "decode_max_num_seqs": 64,
-            "decode_gpu_memory_utilization": 0.95,
-            "block_size": 32,
-            "router_policy": "power_of_two",
-        },
-    ),
-    "split-1p2d-mooncake": ({}, {**PD, "kv_transfer": "mooncake", "decode_replicas": 2, "tensor_parallel_size": 2}),
-    "split-across-nodes": (
-        {"bind": "node", "pools": (replace(H100, nodes=2),), "max_gpus": 16},
-        {**PD, "prefill_tensor_parallel_size": 8, "decode_data_parallel_size": 8},
-    ),
-    "store-mooncake-two-replicas": ({}, {"replicas": 2, "kv_store": "mooncake", "kv_store_ram_gib": 64}),
-    "store-mooncake-ssd": (
-        {"engine": Engine(env={"MC_TCP_BIND_ADDRESS": "10.0.0.1", "OTHER": "1"})},
-        {"kv_store": "mooncake", "kv_store_ram_gib": 16, "kv_store_ssd_gib": 500},
-    ),
-    "store-lmcache": (
-        {"engine": Engine(stores={"lmcache": ("/lm/bin/lmcache", "server")})},
-        {"kv_store": "lmcache", "kv_store_ram_gib": 64, "enable_prefix_caching": True},
-    ),
-    "store-cpu-offload": (
-        {},
-        {"replicas": 2, "data_parallel_size": 2, "kv_store": "cpu_offload", "kv_store_ram_gib": 64},
-    ),
-    "split-with-a-store": ({}, {**PD, "decode_replicas": 2, "kv_store": "mooncake", "kv_store_ram_gib": 32}),
-    "split-on-cpu-with-a-store": (CPU, {**PD, "kv_store": "mooncake", "kv_store_ram_gib": 1}),
-}
-
 
 def _specs(name):
-    settings, knobs = DEPLOYMENTS[name]
+    settings, knobs = SPLIT_OR_STORED[name]
     return vllm.specs(Configuration(knobs), objective(**settings))
 
 
@@ -102,7 +48,7 @@ def _connector(command):
     return json.loads(command.argv[command.argv.index("--kv-transfer-config") + 1])
 
 
-@pytest.mark.parametrize("name", DEPLOYMENTS)
+@pytest.mark.parametrize("name", SPLIT_OR_STORED)
 def test_named_deployments_match_their_golden_files(name):
     """Argv, env, files, order, ports and readiness of engines, router and store are exactly as reviewed."""
     specs = _specs(name)
@@ -122,7 +68,7 @@ def test_named_deployments_match_their_golden_files(name):
     golden.check(f"{name}.json", json.dumps(text, indent=1) + "\n")
 
 
-@pytest.mark.parametrize("name", DEPLOYMENTS)
+@pytest.mark.parametrize("name", SPLIT_OR_STORED)
 def test_every_deployment_is_whole(name):
     """One endpoint, names and templates that resolve, stores before engines before the router."""
     specs = _specs(name)
@@ -136,7 +82,7 @@ def test_every_deployment_is_whole(name):
         assert not any("${" in token for token in resolve(spec, _addresses(specs)).argv)
 
 
-@pytest.mark.parametrize("name", DEPLOYMENTS)
+@pytest.mark.parametrize("name", SPLIT_OR_STORED)
 def test_one_hash_seed_for_every_process(name):
     """KV-01: engines, router and stores hash prefixes alike."""
     assert {command.env["PYTHONHASHSEED"] for command in _commands(name).values()} == {"0"}
@@ -190,7 +136,7 @@ def test_engines_and_store_mean_the_same_master():
 
 def test_nothing_listens_everywhere():
     """SEC-04: wherever a program can be told an address, it is told one."""
-    for name in DEPLOYMENTS:
+    for name in SPLIT_OR_STORED:
         for command in _commands(name).values():
             assert "0.0.0.0" not in json.dumps(masked(command))  # noqa: S104
 

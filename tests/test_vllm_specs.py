@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import golden
+from support.named import AGGREGATED
 from support.objectives import H100, SLOTS, objective
 
 from tuner.configuration import Configuration
@@ -14,42 +15,6 @@ from tuner.deployment import vllm
 from tuner.deployment.spec import Address, core_list, environment, literal, masked, resolve
 from tuner.errors import InputError
 from tuner.slo import Engine
-
-CPU_ENGINE = Engine(
-    command=("/venv/bin/vllm", "serve"),
-    env={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"},
-    flags={"enforce_eager": True, "load_format": "dummy", "max_model_len": 8192},
-)
-DEPLOYMENTS = {
-    "one-gpu-defaults": (objective(), {"tensor_parallel_size": 1, "replicas": 1}),
-    "tensor-parallel-4": (
-        objective(model="meta-llama/Llama-3.1-70B"),
-        {
-            "tensor_parallel_size": 4,
-            "replicas": 1,
-            "max_num_batched_tokens": 4096,
-            "gpu_memory_utilization": 0.1 + 0.75,
-        },
-    ),
-    "two-replicas-behind-a-router": (objective(), {"tensor_parallel_size": 2, "replicas": 2, "max_num_seqs": 128}),
-    "cpu-demo": (
-        objective(model="/models/tiny 8x512", pools=(SLOTS,), max_gpus=2, engine=CPU_ENGINE),
-        {"replicas": 2, "max_num_batched_tokens": 256, "block_size": 32, "router_policy": "random"},
-    ),
-    "false-null-and-json": (
-        objective(engine=Engine(env={"HF_TOKEN": "$HF_TOKEN"}, flags={"async_scheduling": False, "seed": None})),
-        {
-            "enable_prefix_caching": False,
-            "enable_chunked_prefill": True,
-            "max_num_seqs": None,
-            "compilation_config": '{"mode":3}',
-        },
-    ),
-    "revision-and-node-address": (
-        objective(model_revision="abc123", bind="node", engine=Engine(trust_remote_code=True)),
-        {"tensor_parallel_size": 1},
-    ),
-}
 
 
 def _specs(knobs, **settings):
@@ -69,10 +34,10 @@ def _addresses(specs):
     }
 
 
-@pytest.mark.parametrize("name", DEPLOYMENTS)
+@pytest.mark.parametrize("name", AGGREGATED)
 def test_named_deployments_match_their_golden_files(name):
     """Argv, env, order, ports and readiness of each process are exactly as reviewed."""
-    goal, knobs = DEPLOYMENTS[name]
+    goal, knobs = AGGREGATED[name]
     specs = vllm.specs(Configuration(knobs), goal)
     addresses = _addresses(specs)
     text = [

@@ -43,6 +43,14 @@ class Backend(StrEnum):
     ray = "ray"
 
 
+class Format(StrEnum):
+    """What `export` writes."""
+
+    shell = "shell"
+    compose = "compose"
+    kubernetes = "kubernetes"
+
+
 Slo = Annotated[Path, typer.Option("--slo", help="Objective file: SLO, workload, cluster and prices.", metavar="FILE")]
 Runs = Annotated[Path, typer.Option("--runs", help="Directory of all studies.", metavar="DIR")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
@@ -287,6 +295,39 @@ def rescore(study: StudyName, slo: Slo, *, runs: Runs = RUNS, as_json: Json = Fa
     found = rescoring.rescore(Ledger.find(runs, study), slo)
     typer.echo(_dump(found) if as_json else rescoring.text(found))
     raise typer.Exit(OK if found["best"] is not None else NOT_FEASIBLE)
+
+
+@app.command()
+def export(
+    study: StudyName,
+    form: Annotated[Format, typer.Option("--format", help="What to write.")],
+    *,
+    trial: Annotated[
+        str, typer.Option("--trial", help="`winner`, `baseline` or a number.", metavar="TRIAL")
+    ] = "winner",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Directory for the file. [default: standard output]", metavar="DIR")
+    ] = None,
+    rdma: Annotated[
+        str | None, typer.Option("--rdma", help="RDMA device resource of a Kubernetes cluster.", metavar="NAME")
+    ] = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Write a measured deployment as a shell script, a Compose file or Kubernetes manifests."""
+    from tuner.export import export as run
+    from tuner.ledger import Ledger
+
+    found = run(Ledger.find(runs, study).path, form.value, trial, rdma=rdma)
+    path = None if out is None else found.save(out)
+    for each in found.warnings:
+        typer.echo(f"warning: {each}", err=True)
+    if as_json:
+        typer.echo(_dump(found.as_json(path)))
+    elif path is None:
+        typer.echo(found.text, nl=False)
+    else:
+        typer.echo(f"wrote {path}")
 
 
 @app.command()

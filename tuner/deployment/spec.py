@@ -12,7 +12,7 @@ A template is `${…}` inside an argv token, an env value or a file's text:
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -94,6 +94,26 @@ class Command:
     files: Mapping[str, str]  # absolute path → text
 
 
+@dataclass(frozen=True)
+class Slot:
+    """A template within a text: `${kind:argument}`, or `${kind}`."""
+
+    kind: str
+    argument: str = ""
+
+
+def parts(text: str) -> Iterator[str | Slot]:
+    """A template in its pieces: literal text as it will stand, and what is still to be filled in."""
+    at = 0
+    for found in _TEMPLATE.finditer(text):
+        if found.start() > at:
+            yield text[at : found.start()]
+        yield "$" if found["dollar"] else Slot(found["kind"], found["argument"] or "")
+        at = found.end()
+    if at < len(text):
+        yield text[at:]
+
+
 def literal(text: str) -> str:
     """The template that resolves to exactly this text."""
     return text.replace("$", "$$")
@@ -132,9 +152,7 @@ def resolve(spec: ProcessSpec, addresses: Mapping[str, Address]) -> Command:
     }
 
     def fill(text: str) -> str:
-        return _TEMPLATE.sub(
-            lambda found: "$" if found["dollar"] else kinds[found["kind"]](found["argument"] or ""), text
-        )
+        return "".join(part if isinstance(part, str) else kinds[part.kind](part.argument) for part in parts(text))
 
     return Command(
         name=spec.name,
