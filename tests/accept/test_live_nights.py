@@ -25,7 +25,7 @@ CHANGES = (
     ("max_levels: 4", "max_levels: 3"),
     ("repeats: 2, min_requests: 150}", "repeats: 2, min_requests: 60}"),
     ("measure: {warmup: 3s, duration: 10s, min_requests: 60}", "measure: {warmup: 2s, duration: 8s, min_requests: 40}"),
-    ("backend: ray", "backend: local\ngate: {min_gain: 5%, confidence: 95%, noise: 4%}"),
+    ("backend: ray", "backend: local\ngate: {min_gain: 5%, confidence: 95%, noise: 4%, sessions: 1}"),
 )
 
 
