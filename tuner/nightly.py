@@ -82,7 +82,6 @@ class _Run:
     launch: Launch | None
     night: Night = field(init=False)
     inputs: Inputs = field(init=False)  # with the incumbent as baseline
-    promoted: bool = False
 
     def go(self) -> Night:
         for night in self.prepared.nights:
@@ -295,7 +294,6 @@ class _Run:
                 fingerprints=self.night.fingerprints,
             ),
         )
-        self.promoted = True
         self.listen(NightStep("promoted"))
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -310,7 +308,8 @@ class _Run:
         self.night = replace(self.night, status=status, reason=reason, ended=provenance.now())
         if status in ("failed", "interrupted"):
             with contextlib.suppress(TunerError):
-                if not self.promoted:
+                deployed = nightfile.incumbent(self.prepared.folder)
+                if deployed is None or deployed.since_night != self.night.number:
                     self._save()
         else:
             self._save()
