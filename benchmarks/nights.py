@@ -46,7 +46,7 @@ WORKLOAD = 14
 
 OBJECTIVE = """
 model: meta-llama/Llama-3.1-8B-Instruct
-slo: {ttft: {p95: 500ms}, itl: {p95: 25ms}}
+slo: {ttft: {p95: 500ms}, itl: {p95: 60ms}}
 workload:
   source: {synthetic: {input_tokens: TOKENS, output_tokens: 32}}
   measure: {warmup: 1s, duration: 3s, min_requests: 500}
