@@ -35,6 +35,7 @@ from tuner.nightplan import TUNING, NightRequest, Prepared, prepare, warm_start
 from tuner.optimize import Inputs, Launch
 from tuner.outcome import Level, Outcome
 from tuner.report import nightpage
+from tuner.runfiles import writing
 from tuner.tracking import mark_incumbent
 
 #: Seeds of two nights lie so far apart that no schedule of one is used in the other.
@@ -64,7 +65,8 @@ def nightly(
         StudyFailed: Nowhere to write.
     """
     prepared = prepare(request, dt.datetime.now().astimezone())
-    prepared.folder.mkdir(parents=True, exist_ok=True)
+    with writing(prepared.folder):
+        prepared.folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock.Lock(prepared.folder, nightfile.LOCK))
