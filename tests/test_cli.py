@@ -218,7 +218,7 @@ def test_a_resume_with_another_promise_is_refused(tuner, home):
     code, out, err = tuner("optimize", "--slo", "slo.yaml", "--study", "first", "--mlflow", "off")
     assert (code, out) == (2, "")
     assert "--study" in one_line(err)
-    assert "p95: 0.4s" in err
+    assert "(slo.ttft.p95 0.5s → 0.4s)" in err
     assert (home / "runs/first/result.json").read_bytes() == before
 
 
@@ -338,9 +338,24 @@ def test_nothing_feasible_is_code_3(tuner, home):
     code, out, _ = tuner("optimize", "--slo", "strict.yaml", "--study", "strict", "--mlflow", "off", "--json")
     assert (code, strict(out)["status"]) == (3, "no_feasible")
     (home / "c.json").write_text("{}", encoding="utf-8")
-    code, out, _ = tuner("measure", "--slo", "strict.yaml", "--configuration", "c.json", "--json")
+    code, out, _ = tuner("measure", "--slo", "strict.yaml", "--configuration", "c.json", "--out", "strict", "--json")
     assert (code, strict(out)["kept"]) == (3, False)
     assert tuner("rescore", "first", "--slo", "strict.yaml")[0] == 3
+
+
+def test_a_measurement_is_not_overwritten_in_silence(tuner, home):
+    """A directory that holds one is refused with the remedy; units are called what reports call them."""
+    (home / "c.json").write_text("{}", encoding="utf-8")
+    asked = ("measure", "--slo", "slo.yaml", "--configuration", "c.json", "--out", "kept")
+    code, out, _ = tuner(*asked)
+    assert (code, "/h for 1 GPU\n" in out) == (0, True)
+    before = (home / "kept/measurement.json").read_bytes()
+    code, out, err = tuner(*asked)
+    assert (code, out) == (2, "")
+    assert "kept holds a measurement already; name another directory, or --force to replace it" in one_line(err)
+    assert (home / "kept/measurement.json").read_bytes() == before
+    assert tuner(*asked, "--force")[0] == 0
+    assert "GPUs a trial, at most" in tuner("check", "slo.yaml")[1]
 
 
 def test_a_locked_study_is_code_4(tuner, home):

@@ -192,6 +192,14 @@ def test_whole_servers_are_charged_by_node(roles, charged):
     assert found.units == sum(part.units for part in roles)
 
 
+@pytest.mark.parametrize(("spread", "charged"), [((), 8), (("decode",), 16), (("prefill", "decode"), 16)])
+def test_engines_that_keep_apart_touch_more_servers(spread, charged):
+    """Two decode engines of 2 and a prefill engine of 4 fill a server of 8; decode spread over two is charged 16."""
+    cluster = Cluster((pool(),), 16, bind="node", spread=spread)
+    found = cost.price([role("prefill", 1, 4), role("decode", 2, 2)], cluster, Prices("USD", charge="whole_server"))
+    assert found.pools[0].charged_units == charged
+
+
 def test_a_pool_that_does_not_exist_is_named():
     """What has no price is an error that names the pool, never 0."""
     with pytest.raises(InputError, match="got 'a100': the cluster has h100"):

@@ -14,10 +14,11 @@ import pytest
 from support.deployments import SHIM, eventually, level, shim_objective, shims
 
 from tuner.configuration import Configuration
-from tuner.deployment import guardian, local
+from tuner.deployment import gpus, guardian
 from tuner.deployment import instance as instance_module
+from tuner.deployment.gpus import visible_gpus
 from tuner.deployment.launch import DiedUnderLoad
-from tuner.deployment.local import LocalLauncher, Unit, Units, units_here, visible_gpus
+from tuner.deployment.local import LocalLauncher, Unit, Units, units_here
 from tuner.errors import ConfigurationFailed, InfrastructureFailed
 from tuner.slo import Cache, Pool
 
@@ -251,7 +252,7 @@ def test_memory_of_the_trial_before_is_waited_for(tmp_path, record, monkeypatch,
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(local, "_MEMORY_LIMIT_S", 2.0)
+    monkeypatch.setattr(gpus, "MEMORY_LIMIT_S", 2.0)
     objective = shim_objective({"SHIM_RECORD": str(record)}, pool=Pool("gpus", "gpu", "L4", 1, 1, 1.0))
     launcher = LocalLauncher(objective, registry=tmp_path / "registry")
     with launcher.deployment(ONE, tmp_path / "logs"):

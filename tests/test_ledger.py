@@ -411,18 +411,16 @@ def test_a_study_is_created_once(ledger):
     assert names(ledger.path.parent) == {"chat/study.json", "chat/objective.yaml"}
 
 
-def test_a_changed_input_is_named_with_the_differing_lines(ledger):
+def test_a_changed_input_is_named_with_its_values(ledger):
     """
     A refused resume says what differs, in the user's own terms.
     """
     assert ledger.changed(synthetic.PRINTS, "anything") == []
     now = synthetic.YAML.replace("60ms", "50ms")
-    assert ledger.changed({**synthetic.PRINTS, "slo": "eeee"}, now) == [
-        "slo: was aaaa, is eeee",
-        "objective.yaml: was   itl: {p99: 60ms}",
-        "objective.yaml: is    itl: {p99: 50ms}",
-    ]
-    assert ledger.changed({"slo": "aaaa", "new": "ffff"})[-1] == "new: was absent, is ffff"
+    assert ledger.changed({**synthetic.PRINTS, "slo": "eeee"}, now) == ["slo.itl.p99 60ms → 50ms"]
+    assert ledger.changed({**synthetic.PRINTS, "backend": "ray"})[-1] == "backend is new"
+    longer = {name: value.ljust(64, "0") for name, value in synthetic.PRINTS.items()}
+    assert ledger.changed(longer)[0].endswith(": its content differs")
 
 
 def test_a_study_is_found_by_name_and_by_path(ledger, tmp_path):

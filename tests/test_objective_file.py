@@ -120,6 +120,7 @@ cluster:
   max_gpus: 5
   interconnect: 100 Gbit/s
   bind: node
+  placement: {prefill: pack, decode: spread}
 prices:
   currency: JPY
   gpu_second: {L40S-48GB: 0.28}
@@ -149,6 +150,27 @@ engine:
   trust_remote_code: true
 baseline: {tensor_parallel_size: 2, replicas: 2, mode: aggregated}
 """
+
+
+@pytest.mark.parametrize(
+    ("written", "spread"),
+    [
+        ("pack", ()),
+        ("spread", ("engine", "prefill", "decode")),
+        ("{decode: spread, engine: pack}", ("decode",)),
+        ("{decode: pack}", ()),
+    ],
+)
+def test_placement_is_a_word_for_all_roles_or_one_for_each(folder, written, spread):
+    """What is read is written back so that it is read again; the default changes no fingerprint of an older study."""
+    cluster = f"{{gpu: H100-80GB, nodes: 2, bind: node, placement: {written}}}"
+    found = objective_file.loads(text(cluster=cluster), folder / "slo.yaml")
+    assert found.cluster.spread == spread
+    again = objective_file.loads(objective_file.dump(found), folder / "slo.yaml")
+    assert again.cluster == found.cluster
+    without = objective_file.loads(text(cluster="{gpu: H100-80GB, nodes: 2, bind: node}"), folder / "slo.yaml")
+    same = objective_file.fingerprint(found) == objective_file.fingerprint(without)
+    assert same == (not spread)
 
 
 def test_every_key_reaches_its_value(folder):
@@ -187,6 +209,7 @@ def test_every_key_reaches_its_value(folder):
             5,
             12.5e9,
             "node",
+            ("decode",),
         ),
         prices=Prices("JPY", "whole_server", 0.004, 0.0002, 0.01),
         objective="goodput",
@@ -296,6 +319,9 @@ def test_a_time_without_unit_is_an_error_at_its_place(read):
         ({"cluster": "{gpu: H100-80GB, gpus_per_node: 4, max_gpus: 5}"}, "the cluster has 4"),
         ({"cluster": "{gpu: H100-80GB, interconnect: 50}"}, "a bandwidth needs a unit"),
         ({"cluster": "{gpu: H100-80GB, bind: 0.0.0.0}"}, "one of loopback, node"),
+        ({"cluster": "{gpu: H100-80GB, bind: node, placement: packed}"}, "did you mean 'pack'"),
+        ({"cluster": "{gpu: H100-80GB, bind: node, placement: {router: spread}}"}, "unknown key 'router'"),
+        ({"cluster": "{gpu: H100-80GB, placement: spread}"}, "add bind: node, or remove spread"),
         ({"cluster": "{pools: []}"}, "an empty list"),
         ({"cluster": "{pools: [{gpu: H100-80GB}], nodes: 2}"}, "nodes belongs into an element of pools"),
         ({"cluster": "{pools: [{gpu: H100-80GB}, {gpu: H100-80GB}]}"}, "another pool is named 'h100-80gb'"),
@@ -541,6 +567,23 @@ def test_a_name_is_a_shipped_file_only_where_no_such_file_exists(folder, monkeyp
 def test_what_only_looks_odd_is_a_warning(read, blocks, pattern):
     """The file is taken, and the sentence names the key."""
     assert any(re.search(pattern, warning) for warning in objective_file.warnings(read(**blocks)))
+
+
+@pytest.mark.parametrize(
+    ("source", "rest", "needed", "how"),
+    [
+        ("trace: trace.jsonl", "measure: {min_requests: 600}", 600, "with fresh prompts"),
+        ("trace: trace.jsonl", "load: {rate: 10/s}, measure: {duration: 70s, min_requests: 100}", 700, "fresh prompts"),
+        ("prompts: prompts.jsonl", "measure: {min_requests: 600}", 600, "so that prefix caches know its prompts"),
+    ],
+)
+def test_a_source_that_ends_before_a_level_is_told_with_both_counts(read, source, rest, needed, how):
+    """One that is as long as a level is no news, and nor is one that is made up."""
+    objective = read(workload=f"{{source: {{{source}}}, {rest}}}")
+    (said,) = objective_file.warnings(objective, rows=599)
+    assert f"has 599 requests to use and a level measures at least {needed}" in said
+    assert how in said
+    assert objective_file.warnings(objective, rows=needed) == objective_file.warnings(objective) == []
 
 
 def test_a_usual_file_has_no_warnings(read):

@@ -1,6 +1,5 @@
 """Tests of deployments on Ray: one machine, several nodes with GPUs that are not there."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,13 +12,12 @@ from pathlib import Path
 import pytest
 import ray
 from ray.cluster_utils import Cluster as RayCluster
-from support.deployments import SHIM, alive, eventually, level, shim_objective, shims
+from support.deployments import SHIM, alive, eventually, level, shim_objective, shims, told
 
 from tuner.configuration import Configuration
 from tuner.deployment import guardian
 from tuner.deployment.ray import RayLauncher
 from tuner.deployment.ray_actors import node_registry
-from tuner.deployment.ray_shapes import misfit
 from tuner.errors import ConfigurationFailed, InfrastructureFailed
 from tuner.slo import Pool
 
@@ -54,11 +52,6 @@ def launch(tmp_path, record, *, max_gpus=2, **env) -> tuple[RayLauncher, object]
     """A launcher on the cluster of the module, and its objective."""
     objective = shim_objective({"SHIM_RECORD": str(record), **env}, pool=GPUS, max_gpus=max_gpus)
     return RayLauncher(objective, study=str(tmp_path)), objective
-
-
-def told(record: Path) -> list[dict[str, object]]:
-    """Argv and env of every shim that was started."""
-    return [json.loads(path.read_text()) for path in record.glob("*.json")]
 
 
 def test_roles_of_parallel_trials_see_disjoint_gpus(cluster, tmp_path, record):
@@ -205,20 +198,3 @@ def test_sigkill_of_the_tuner_leaves_nothing_on_the_nodes(tmp_path, record):
         tuner.kill()
         assert eventually(lambda: not shims(record), 15)
     assert eventually(lambda: list(node_registry(str(tmp_path)).iterdir()) == [])
-
-
-@pytest.mark.parametrize(
-    ("needs", "nodes", "one_node", "said"),
-    [
-        pytest.param([2, 2], [4], True, None, id="fits on one node"),
-        pytest.param([2, 2], [2, 2], True, "on one node", id="loopback does not spread"),
-        pytest.param([2, 2], [2, 2], False, None, id="spreads over two"),
-        pytest.param([4], [2, 2], False, "needs 4 GPU on one node", id="an instance never spans nodes"),
-        pytest.param([3, 3], [4, 2], False, "pieces", id="pieces do not fit together"),
-        pytest.param([8], [], False, "the cluster has 0", id="no node"),
-    ],
-)
-def test_shapes_are_compared_with_the_nodes(needs, nodes, one_node, said):
-    """Whether a shape can ever be placed is known from the nodes' totals."""
-    reason = misfit([{"GPU": float(n)} for n in needs], [{"GPU": float(n)} for n in nodes], one_node=one_node)
-    assert reason is None if said is None else said in reason

@@ -12,7 +12,7 @@ from support.scripted import ScriptedDeployment, ScriptedLauncher
 
 from tuner import recordfile, trialfiles
 from tuner.configuration import Configuration
-from tuner.errors import ConfigurationFailed, InfrastructureFailed, Interrupted, StudyFailed
+from tuner.errors import ConfigurationFailed, InfrastructureFailed, InputError, Interrupted, StudyFailed
 from tuner.runfiles import writing
 from tuner.slo import Budget, Load, Verification
 
@@ -246,6 +246,15 @@ def test_impossible_shapes_are_listed_and_not_counted(bench):
     assert result["counts"]["started"] == 7
     assert all("256" not in key for key in bench.launcher.entered)
     assert {each["message"] for each in bench.ledger().rejected()} == {"needs 4 GPUs, cluster max 2"}
+
+
+def test_a_baseline_that_no_node_holds_is_wrong_input(bench):
+    """Nothing could be compared with it: one line names it before anything is started."""
+    bench.launcher = ScriptedLauncher(by_tokens, impossible=lambda _: "tensor_parallel_size 1 fits no node")
+    with pytest.raises(InputError, match="baseline: tensor_parallel_size 1 fits no node; name one"):
+        bench.go()
+    assert bench.launcher.entered == []
+    assert bench.ledger().trials() == []
 
 
 def test_fixed_rate_measures_one_level(bench):

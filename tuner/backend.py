@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from tuner.deployment import Launcher
-from tuner.deployment.local import visible_gpus
+from tuner.deployment.gpus import visible_gpus
 from tuner.simulator.calibrated import Calibration
 from tuner.slo import Objective
 

@@ -229,6 +229,7 @@ def measure(
     backend: Annotated[Backend | None, typer.Option("--backend", help="Where to deploy. [default: as in FILE]")] = None,
     out: Annotated[Path, typer.Option("--out", help="Directory of the results.")] = Path("measurement"),
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of schedule and prompts.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a measurement in --out.")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure one deployment, without a search."""
@@ -244,6 +245,7 @@ def measure(
             out=out,
             seed=seed,
             listen=listen,
+            replace=force,
         )
     typer.echo(_dump(result) if as_json else text(result))
     raise typer.Exit(OK if result["kept"] else NOT_FEASIBLE)

@@ -5,21 +5,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from tuner.configuration import SIDES
 from tuner.slo import Cluster, Pool, Prices
 from tuner.units import MONTH_H, parse_bandwidth, parse_money_per_hour, parse_size_gib
 from tuner.yamlfile import Node, near
 
 _POOL_KEYS = ("name", "gpu", "cpu", "cores", "nodes", "per_node", "memory", "host_memory", "price")
-_CLUSTER_KEYS = ("pools", "max_gpus", "interconnect", "bind")
+_CLUSTER_KEYS = ("pools", "max_gpus", "interconnect", "bind", "placement")
 #: Keys of each block, by its dotted path. A cluster of one pool may be written without `pools`.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "cluster": (*_CLUSTER_KEYS, "gpus_per_node", *_POOL_KEYS),
     "cluster.pools[]": _POOL_KEYS,
+    "cluster.placement": ("engine", *SIDES),
     "cluster.pools[].price": ("server_month", "gpus"),
     "prices": ("currency", "gpu_hour", "gpu_second", "server_month", "gpus", "charge", "kv_store", "network"),
     "prices.kv_store": ("ram_gib_hour", "ssd_gib_hour"),
     "prices.network": ("gbit_hour",),
 }
+_PLACEMENTS = ("pack", "spread")
 _MAX_UNITS = 100_000
 
 
@@ -122,7 +125,28 @@ def _cluster(node: Node, unit_prices: _UnitPrices) -> Cluster:
     if max_gpus > units:
         members["max_gpus"].fail(f"got {max_gpus}: the cluster has {units}; lower it, or add nodes")
     bind = members["bind"].choice(["loopback", "node"]) if "bind" in members else "loopback"
-    return Cluster(pools, max_gpus, interconnect, cast("Literal['loopback', 'node']", bind))
+    return Cluster(
+        pools,
+        max_gpus,
+        interconnect,
+        cast("Literal['loopback', 'node']", bind),
+        _spread(members.get("placement"), bind),
+    )
+
+
+def _spread(node: Node | None, bind: str) -> tuple[str, ...]:
+    """Roles whose engines keep apart: `placement` is one word for all of them, or a word for each."""
+    if node is None:
+        return ()
+    roles = KEYS["cluster.placement"]
+    if node.is_mapping:
+        words = {role: each.choice(_PLACEMENTS) for role, each in node.mapping(roles).items()}
+    else:
+        words = dict.fromkeys(roles, node.choice(_PLACEMENTS))
+    found = tuple(role for role in roles if words.get(role) == "spread")
+    if found and bind == "loopback":
+        node.fail_key("spread needs servers that reach each other over the network: add bind: node, or remove spread")
+    return found
 
 
 def _check_pools(node: Node, members: Mapping[str, Node], pools: tuple[Pool, ...], unit_prices: _UnitPrices) -> None:

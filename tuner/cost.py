@@ -7,12 +7,13 @@ the RAM and SSD of the key-value store, and the network between nodes. No goodpu
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tuner.configuration import Configuration, Role, pool_of
 from tuner.errors import InputError
 from tuner.objective import Score
+from tuner.placement import Piece, Room, place
 from tuner.slo import Cluster, Objective, Pool, Prices
 
 HOUR_S = 3600.0
@@ -98,8 +99,7 @@ def price(
     Roles and store sizes, priced.
 
     A role runs on the pool that it names, else on the first. Under `charge: whole_server` every node that holds an
-    engine is paid for in full; an engine never spans nodes, and engines are packed onto as few nodes as first-fit by
-    falling size finds.
+    engine is paid for in full; which nodes these are is what `placement` says.
 
     Raises:
         InputError: A role names a pool that the cluster does not have.
@@ -111,7 +111,7 @@ def price(
     pool_costs = []
     for name, there in placed.items():
         used = sum(role.units for role in there)
-        charged = used if prices.charge == "used" else _nodes(there, pools[name]) * pools[name].per_node
+        charged = used if prices.charge == "used" else _nodes(there, pools[name], cluster) * pools[name].per_node
         pool_costs.append(PoolCost(name, used, charged, charged * pools[name].price_per_hour))
     return CostBreakdown(
         currency=prices.currency,
@@ -166,17 +166,17 @@ def fleet(cost: CostBreakdown, demand_rps: float, goodput_rps: float) -> Fleet |
     return Fleet(copies, copies * cost.units, copies * cost.total)
 
 
-def _nodes(roles: Iterable[Role], pool: Pool) -> int:
-    """Nodes that the engines touch: first fit by falling size."""
-    free: list[int] = []
-    for size in sorted((role.units_each for role in roles for _ in range(role.replicas)), reverse=True):
-        fitting = next((index for index, left in enumerate(free) if left >= size), None)
-        if fitting is None:
-            spanned = math.ceil(size / pool.per_node)  # more than 1 is refused elsewhere; its price is still right
-            free += [0] * (spanned - 1) + [spanned * pool.per_node - size]
-        else:
-            free[fitting] -= size
-    return len(free)
+def _nodes(roles: Iterable[Role], pool: Pool, cluster: Cluster) -> int:
+    """Nodes that the engines touch."""
+    pieces = [Piece(role.name, pool.name, role.units_each) for role in roles for _ in range(role.replicas)]
+    rooms = [Room((pool.name,), {"unit": pool.per_node})] * min(pool.nodes, len(pieces))
+    homes = place(pieces, rooms, spread=cluster.spread)
+    if homes is None:  # refused elsewhere; its price is still right
+        spanned = [math.ceil(piece.size / pool.per_node) for piece in pieces]
+        whole = [replace(piece, size=min(piece.size, pool.per_node)) for piece in pieces]
+        homes = place(whole, [Room((pool.name,), {"unit": pool.per_node})] * len(pieces)) or ()
+        return len(set(homes)) + sum(spanned) - len(pieces)
+    return len(set(homes))
 
 
 def _amount(configuration: Configuration, knob: str) -> float:

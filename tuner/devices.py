@@ -1,6 +1,6 @@
 """What a GPU can hold and do at most, from the shipped table `data/devices.yaml`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -24,6 +24,7 @@ class Device:
     fp8_flops: float | None  # FLOP/s, dense; None = no fp8 units
     memory_bytes_per_s: float
     link_bytes_per_s: float  # to another GPU of the same node, one direction
+    ray_types: tuple[str, ...]  # what a Ray cluster calls it, the most exact name first
     source: str
 
     @property
@@ -43,6 +44,7 @@ def devices() -> Mapping[str, Device]:
             fp8_flops=None if row["fp8_tflops"] is None else row["fp8_tflops"] * 1e12,
             memory_bytes_per_s=row["memory_gb_per_s"] * 1e9,
             link_bytes_per_s=row["link_gb_per_s"] * 1e9,
+            ray_types=tuple(row["ray"]),
             source=row["source"],
         )
         for name, row in _rows().items()
@@ -66,6 +68,17 @@ def unit_memory_gib(pool: Pool) -> float | None:
         return pool.memory_gib
     device = of_pool(pool)
     return None if device is None else device.memory_gib
+
+
+def ray_types(pool: Pool) -> tuple[str, ...]:
+    """What a Ray cluster may call the GPUs of a pool, the most exact name first; an unknown type by its own name."""
+    device = of_pool(pool)
+    return (pool.device,) if device is None else device.ray_types
+
+
+def same(name: str, others: Iterable[str]) -> bool:
+    """Whether one of the others is this name, spelt as it may be."""
+    return _plain(name) in map(_plain, others)
 
 
 @cache

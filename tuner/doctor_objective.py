@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tuner import devices, model, objective_warnings, presets, space_file
 from tuner.backend import launcher_for
-from tuner.deployment.local import units_here, visible_gpus
+from tuner.deployment.gpus import visible_gpus
+from tuner.deployment.local import units_here
 from tuner.doctor_check import Check, ask
 from tuner.errors import InputError
 from tuner.load import traces
@@ -97,6 +98,8 @@ def _traffic(objective: Objective) -> Iterator[Check]:
         yield Check("workload", "missing", str(error), "correct `workload.source`, or bring the file")
         return
     yield Check("workload", "ok", f"{source.path}: {format_number(count)} requests")
+    for warning in objective_warnings.repeats(objective, count):
+        yield Check("workload", "warning", warning, "see `tuner check`")
 
 
 def _rows(source: Trace) -> int:

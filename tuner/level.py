@@ -51,7 +51,7 @@ def plan(
 
     Args:
         objective: The objective file.
-        number: Of the level within the server's life, from 1.
+        number: Of the level within the server's life, from 1; 0 = the probe.
         seed: Of schedule and prompts.
         load: > 0.
         min_requests: Measured requests at least; None = as the file says. Raised to what the limits need.

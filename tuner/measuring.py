@@ -5,16 +5,16 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from tuner import feasibility, model, objective_file, objective_text, recordfile, result, trial
+from tuner import feasibility, model, objective_file, objective_text, objective_warnings, recordfile, result, trial
 from tuner.backend import launcher_for, resolve
 from tuner.configuration import Configuration
 from tuner.deployment import Deployment
 from tuner.deployment.external import External, endpoint
 from tuner.described import describe
 from tuner.errors import InfrastructureFailed, InputError
-from tuner.events import Listener
+from tuner.events import Listener, Note
 from tuner.load.plan import LevelData
-from tuner.optimize import longest_request
+from tuner.optimize import traffic
 from tuner.outcome import Level, Outcome
 from tuner.runfiles import replace_bytes, write_json
 from tuner.slo import Objective
@@ -34,6 +34,7 @@ def measure(
     out: Path,
     seed: int,
     listen: Listener,
+    replace: bool = False,
 ) -> dict[str, object]:
     """
     Measure a running server, or one configuration that is started for it.
@@ -46,6 +47,7 @@ def measure(
         out: Directory for `measurement.json`, `records.jsonl.zst` and logs; made if missing.
         seed: Of schedule and prompts.
         listen: Called with progress.
+        replace: Whether a measurement that is in `out` already may be replaced.
 
     Returns:
         The content of `measurement.json`.
@@ -57,7 +59,12 @@ def measure(
     if (url is None) == (configuration is None):
         raise InputError("measure: give one of --endpoint and --configuration")
     objective = objective_file.load(slo)
+    if (out / MEASUREMENT).exists() and not replace:
+        raise InputError(f"--out: {out} holds a measurement already; name another directory, or --force to replace it")
     facts = model.facts(objective.model)
+    longest, requests = traffic(objective)
+    for warning in objective_warnings.repeats(objective, requests):
+        listen(Note(warning, warning=True))
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         deployment: Deployment
@@ -68,7 +75,7 @@ def measure(
         else:
             assert configuration is not None  # noqa: S101  (checked above)
             knobs = _read(configuration)
-            for violation in feasibility.violations(knobs, objective, facts, longest=longest_request(objective)):
+            for violation in feasibility.violations(knobs, objective, facts, longest=longest):
                 raise InputError(f"{configuration}: {violation.rule}: {violation.message}")
             launcher = launcher_for(
                 resolve(backend or objective.backend), objective, ray=None, registry=out / "processes"
@@ -120,6 +127,7 @@ def _measurement(
         "source": source,
         "model": objective.model,
         "currency": objective.prices.currency,
+        "unit": objective.cluster.unit,
         "seed": seed,
         **described,
         "kept": outcome.state == "feasible",

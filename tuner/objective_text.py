@@ -20,6 +20,15 @@ from tuner.units import (
 )
 from tuner.yamlfile import is_plain_text
 
+#: Keys of the file behind each fingerprint that is not named as its key; of `search` only some count.
+COMPARED: Mapping[str, tuple[str, ...]] = {
+    "model": ("model", "model_revision"),
+    "cluster": ("cluster", "prices"),
+    "search": ("objective", "baseline"),
+    "backend": (),
+}
+COMPARED_SEARCH = ("max_levels", "resolution", "first_guess", "divide_counts")
+
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./%+-]*( [A-Za-z][A-Za-z0-9_/-]*)?", re.ASCII)
 
 
@@ -35,6 +44,7 @@ def resolved(objective: Objective) -> dict[str, Any]:
             "max_gpus": objective.cluster.max_gpus,
             "interconnect": _optional(format_bandwidth, objective.cluster.interconnect_bytes_per_s),
             "bind": objective.cluster.bind,
+            "placement": dict.fromkeys(objective.cluster.spread, "spread") or "pack",
         },
         "prices": _prices(objective.prices),
         "objective": objective.objective,
@@ -73,16 +83,21 @@ def fingerprint(objective: Objective) -> dict[str, str]:
     for name in ("trace", "prompts"):
         if name in source:
             source[name] = hashlib.sha256(Path(source[name]).read_bytes()).hexdigest()
-    search = {name: parts["search"].get(name) for name in ("max_levels", "resolution", "first_guess", "divide_counts")}
+    search = {name: parts["search"].get(name) for name in COMPARED_SEARCH}
     hashed = {
         "model": [parts["model"], parts.get("model_revision")],
         "slo": parts["slo"],
         "workload": parts["workload"],
         "engine": parts["engine"],
-        "cluster": [parts["cluster"], parts["prices"]],
+        "cluster": [_stated(parts["cluster"]), parts["prices"]],
         "search": [parts["objective"], parts.get("baseline"), search],
     }
     return {name: hashlib.sha256(_canonical(value)).hexdigest() for name, value in hashed.items()}
+
+
+def _stated(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the usual placement: studies that were begun before files could say it are still the same."""
+    return {name: value for name, value in cluster.items() if (name, value) != ("placement", "pack")}
 
 
 def _canonical(value: object) -> bytes:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from tuner.slo import Limit, Objective, RequestLimits
+from tuner.slo import Limit, Objective, RequestLimits, Synthetic, Trace
 from tuner.units import format_time
 
 #: Limits outside of these, in seconds, are more likely a slip of the unit than a wish.
@@ -19,15 +19,36 @@ USUAL_S = {
 _CONFIDENCE = 0.95
 
 
-def warnings(objective: Objective) -> list[str]:
-    """Sentences that name the key; empty where nothing looks odd. Looks for the model's directory on this machine."""
+def warnings(objective: Objective, *, rows: int | None = None) -> list[str]:
+    """
+    Sentences that name the key; empty where nothing looks odd. Looks for the model's directory on this machine.
+
+    Args:
+        objective: What is asked for.
+        rows: Requests that its trace or prompts file holds; None = not known, or made up as they are needed.
+    """
     return [
+        *repeats(objective, rows),
         *_unusual(objective),
         *_never_binding(objective),
         *_timeouts(objective),
         *_sizes(objective),
         *_rest(objective),
     ]
+
+
+def repeats(objective: Objective, rows: int | None) -> Iterator[str]:
+    """That a trace or prompts file ends before a level does."""
+    measure, load, source = objective.workload.measure, objective.workload.load, objective.workload.source
+    at_rate = 0.0 if load.rate_rps is None else load.rate_rps * measure.duration_s
+    needed = max(measure.min_requests, objective.search.verify.min_requests or 0, math.ceil(at_rate))
+    if rows is None or isinstance(source, Synthetic) or rows >= needed:
+        return
+    again = "with fresh prompts" if isinstance(source, Trace) else "so that prefix caches know its prompts"
+    yield (
+        f"workload.source: {source.path} has {rows} requests to use and a level measures at least {needed}: it begins "
+        f"again at its end, {again}; use a longer one, or lower min_requests"
+    )
 
 
 def _thresholds(objective: Objective) -> Iterator[tuple[str, str, float]]:

@@ -79,6 +79,7 @@ class Inputs:
     space: Space
     facts: ModelFacts | None
     longest: int | None  # tokens of the longest request, input and output
+    requests: int | None  # that the trace or prompts file holds; None = made up as they are needed
     backend: str  # simulated, local or ray
     calibration: Calibration | None = None  # of the simulator, for this model and device
 
@@ -107,7 +108,7 @@ def read(request: Request) -> Inputs:
     path = space_path(request.space) if request.space else Path(objective.search.space)
     objective = replace(objective, search=replace(objective.search, budget=budget, space=str(path)))
     facts = model.facts(objective.model)
-    longest = longest_request(objective)
+    longest, requests = traffic(objective)
     space = space_file.load(path)
     if objective.baseline is not None:
         space.validate(objective.baseline, what=f"{objective.path}: baseline")
@@ -119,7 +120,7 @@ def read(request: Request) -> Inputs:
     if backend == "simulated":
         check_simulated(objective)
     fitted = calibration.find(request.runs, objective) if backend == "simulated" else None
-    return Inputs(objective, space, facts, longest, backend, fitted)
+    return Inputs(objective, space, facts, longest, requests, backend, fitted)
 
 
 def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object]]:
@@ -160,7 +161,7 @@ def run(
     """
     ledger = _ledger(request, inputs)
     start = transfer.read(ledger)
-    for warning in objective_warnings.warnings(inputs.objective):
+    for warning in objective_warnings.warnings(inputs.objective, rows=inputs.requests):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
     for line in words.warm_start(transfer.summary(start)):
@@ -219,12 +220,15 @@ def launcher_until(stop_at: float, launcher: Launcher) -> Iterator[Launcher]:
         launcher.close()
 
 
-def longest_request(objective: Objective) -> int | None:
-    """Tokens of the longest request, input and output; of traces and prompt files, which are read for it, too."""
+def traffic(objective: Objective) -> tuple[int | None, int | None]:
+    """
+    Tokens of the longest request, input and output, and how many requests there are in the trace or prompts file, which
+    is read for it; no number of requests where they are made up.
+    """
     rows = traces.read(objective.workload.source)
     if rows is None:
-        return feasibility.longest_request(objective.workload)
-    return int((rows.input_tokens + rows.output_tokens).max())
+        return feasibility.longest_request(objective.workload), None
+    return int((rows.input_tokens + rows.output_tokens).max()), len(rows)
 
 
 def space_path(wanted: Path) -> Path:

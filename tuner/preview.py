@@ -65,7 +65,7 @@ def preview(request: Request) -> Preview:
     hourly = cost.cost_per_hour(baseline, objective).total / max(1, baseline.units)
     return Preview(
         inputs=inputs,
-        warnings=tuple(objective_warnings.warnings(objective)),
+        warnings=tuple(objective_warnings.warnings(objective, rows=inputs.requests)),
         size=size,
         looked_at=len(points),
         excluded=dict(excluded),
@@ -146,11 +146,14 @@ def text(found: Preview) -> str:
         lines.append(f"excluded   none of {found.looked_at} points looked at")
     base = ", ".join(f"{name}={value}" for name, value in sorted(found.baseline.knobs.items())) or "engine defaults"
     lines.append(f"baseline   {base}")
-    lines.append(f"units      {found.units[0]} to {found.units[1]} a trial, at most {objective.cluster.max_gpus}")
+    unit = objective.cluster.unit
+    lines.append(
+        f"size       {found.units[0]} to {found.units[1]} {unit}s a trial, at most {objective.cluster.max_gpus}"
+    )
     trials = "no limit on trials" if found.trials is None else f"{found.trials} trials"
     what = "virtual" if found.inputs.backend == "simulated" else "at least"
     lines.append(
-        f"estimate   {trials}: {what} {duration(found.seconds)}, {found.unit_hours:.2f} GPU-hours, "
+        f"estimate   {trials}: {what} {duration(found.seconds)}, {found.unit_hours:.2f} {unit}-hours, "
         f"{found.currency:.2f} {objective.prices.currency} (at {_levels(objective)} levels a trial"
         + ("" if found.inputs.backend == "simulated" else f", {START_S:g} s to start")
         + ")"

@@ -117,7 +117,7 @@ def assemble(  # noqa: PLR0917  # the contract's order
         "model": objective.model,
         "objective": objective.objective,
         "load": _load(objective),
-        "unit": _unit(objective),
+        "unit": objective.cluster.unit,
         "slo": _promise(objective),
         "currency": objective.prices.currency,
         "winner": named if status == "winner" else None,
@@ -169,14 +169,6 @@ def _load(objective: Objective) -> dict[str, object]:
 def _gain(gain: Gain, min_gain: float) -> dict[str, object]:
     bounds = {"lower": finite(gain.lower), "upper": finite(gain.upper), "estimate": finite(gain.estimate)}
     return {**asdict(gain), **bounds, "min_gain": min_gain}
-
-
-def _unit(objective: Objective) -> str:
-    """What `gpus` counts."""
-    kinds = {pool.unit for pool in objective.cluster.pools}
-    if len(kinds) > 1:
-        return "GPU or CPU slot"
-    return "CPU slot" if kinds == {"cpu"} else "GPU"
 
 
 def _promise(objective: Objective) -> dict[str, object]:

@@ -171,6 +171,15 @@ class Cluster:
     max_gpus: int  # units that one deployment may hold, over all pools
     interconnect_bytes_per_s: float | None = None
     bind: Literal["loopback", "node"] = "loopback"
+    spread: tuple[str, ...] = ()  # roles whose engines go to different nodes where they can; the others share nodes
+
+    @property
+    def unit(self) -> str:
+        """What a unit is called wherever people read of it."""
+        kinds = {pool.unit for pool in self.pools}
+        if len(kinds) > 1:
+            return "GPU or CPU slot"
+        return "CPU slot" if kinds == {"cpu"} else "GPU"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tuner import devices, engine_defaults
 from tuner.configuration import Configuration, Role
 from tuner.engine_defaults import EngineSettings
 from tuner.model import GIB, ModelFacts
+from tuner.placement import Piece, Room, place
 from tuner.slo import Cluster, Pool
 
 #: Every rule by its id, which is the reason of a `rejected` outcome.
@@ -68,7 +69,9 @@ class Case:
 def placement(configuration: Configuration, cluster: Cluster, placed: list[tuple[Role, Pool]]) -> Iterator[Violation]:
     """Broken rules about units, nodes and routers, over all roles together."""
     if configuration.units > cluster.max_gpus:
-        yield Violation("max_gpus", f"needs {configuration.units} units, cluster.max_gpus is {cluster.max_gpus}")
+        yield Violation(
+            "max_gpus", f"needs {configuration.units} {cluster.unit}s, cluster.max_gpus is {cluster.max_gpus}"
+        )
     for role, pool in placed:
         if role.units_each > pool.per_node:
             yield Violation(
@@ -76,7 +79,7 @@ def placement(configuration: Configuration, cluster: Cluster, placed: list[tuple
             )
     for pool in {pool.name: pool for _, pool in placed}.values():
         sizes = [role.units_each for role, where in placed if where == pool for _ in range(role.replicas)]
-        if max(sizes) <= pool.per_node and not _packs(sizes, pool):
+        if max(sizes) <= pool.per_node and not _fit(sizes, pool):
             yield Violation(
                 "cluster", f"{len(sizes)} instances do not fit {pool.nodes} x {pool.per_node} units of {pool.name}"
             )
@@ -84,15 +87,10 @@ def placement(configuration: Configuration, cluster: Cluster, placed: list[tuple
         yield Violation("router", "router_policy is set, but one replica has no router; remove it or add replicas")
 
 
-def _packs(sizes: list[int], pool: Pool) -> bool:
-    """First fit by falling size."""
-    free = [pool.per_node] * pool.nodes
-    for size in sorted(sizes, reverse=True):
-        node = next((index for index, left in enumerate(free) if left >= size), None)
-        if node is None:
-            return False
-        free[node] -= size
-    return True
+def _fit(sizes: list[int], pool: Pool) -> bool:
+    pieces = [Piece("engine", pool.name, size) for size in sizes]
+    rooms = [Room((pool.name,), {"unit": pool.per_node})] * min(pool.nodes, len(pieces))
+    return place(pieces, rooms) is not None
 
 
 def _heads(case: Case) -> str | None:

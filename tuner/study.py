@@ -17,7 +17,7 @@ from tuner.budget import Spent
 from tuner.conclusion import best, figure, value, weight
 from tuner.configuration import Configuration
 from tuner.deployment import Launcher
-from tuner.errors import StudyFailed
+from tuner.errors import InputError, StudyFailed
 from tuner.events import BudgetChanged, Listener, Note, TrialEnded, TrialStarted
 from tuner.ledger import Ledger
 from tuner.level import closed_loop, unit
@@ -101,6 +101,7 @@ class Study:
         Raises:
             Interrupted: Somebody asked to stop; everything that was started is gone.
             StudyFailed: Too many infrastructure failures in a row, or nowhere to write.
+            InputError: The cluster can never hold the baseline.
         """
         self._begun = time.monotonic()
         self._resume()
@@ -173,7 +174,7 @@ class Study:
         taken = {*self._outcomes, *self._running.values()}
         number = max(taken, default=-1) + 1
         if number == 0:
-            return 0, 1, feasibility.baseline(self.objective, self.facts), None
+            return 0, 1, self._baseline(), None
         for configuration in self.always:
             if self._new(configuration):
                 return number, 1, configuration, None
@@ -185,6 +186,18 @@ class Study:
         if proposal is not None:
             self.proposals.begin(proposal, number)
         return number, 1, configuration, proposal
+
+    def _baseline(self) -> Configuration:
+        """
+        Trial 0.
+
+        Raises:
+            InputError: The cluster as it is can never hold it; nothing could be compared with it.
+        """
+        configuration = feasibility.baseline(self.objective, self.facts)
+        if (unplaceable := self.launcher.check(configuration)) is not None:
+            raise InputError(f"{self.objective.path}: baseline: {unplaceable}; name one that fits as `baseline:`")
+        return configuration
 
     def _propose(self) -> tuple[Configuration, Proposal | None] | None:
         for configuration in self._first_points():

@@ -22,6 +22,8 @@ WORST_MARGIN = 1.5
 #: Requests of the probe, and how many of them one unit is guessed to carry at once.
 PROBE_REQUESTS = 5
 PROBE_FACTOR = 4
+#: Its number: none of a measured level, so that its prompts are not theirs, and these begin at 1 in every trial.
+_PROBE_LEVEL = 0
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,6 @@ def _climb(
     first = _fixed_load(objective) if fixed else task.first
     if first is None:
         first = _probe(task, running, objective)
-        number += 1
         progress.facts["first_guess"] = first
     while (load := capacity.next_load(progress.steps, rules, first)) is not None and not (progress.steps and expired()):
         challenged = not progress.steps and task.beat is not None and not fixed
@@ -139,7 +140,7 @@ def _probe(task: Task, running: Running, objective: Objective) -> float:
         measure=Measure(warmup_s=0.0, duration_s=0.0, min_requests=PROBE_REQUESTS),
     )
     asked = dataclasses.replace(objective, workload=alone, slo=Slo(limits=()))
-    data = running.drive(plan(asked, number=1, seed=task.seed, load=1, stop_early=False))
+    data = running.drive(plan(asked, number=_PROBE_LEVEL, seed=task.seed, load=1, stop_early=False))
     if data.stopped == "interrupted":
         raise Interrupted(data.stop_detail or "interrupted")
     times = [r.last_token_s - r.scheduled_s for r in data.records if r.status == OK and r.last_token_s is not None]

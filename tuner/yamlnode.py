@@ -132,7 +132,7 @@ class Node:
         try:
             return function(self.word())
         except UnitError as error:
-            self.fail(str(error))
+            self.fail("".join(each if each.isprintable() else repr(each)[1:-1] for each in str(error)))
 
     def text(self) -> str:
         """

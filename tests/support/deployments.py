@@ -1,10 +1,12 @@
 """Deployments of the scripted engine, and what is left of them."""
 
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tuner.deployment import guardian
 from tuner.load.plan import LevelPlan
@@ -94,3 +96,8 @@ def eventually(holds: Callable[[], object], limit_s: float = 15.0) -> bool:
             return True
         time.sleep(0.05)
     return bool(holds())
+
+
+def told(record: Path) -> list[dict[str, Any]]:
+    """Argv and env of every shim that was started."""
+    return [json.loads(path.read_text()) for path in record.glob("*.json")]

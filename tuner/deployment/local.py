@@ -1,16 +1,14 @@
 """Deployments on this machine, without Ray."""
 
 import os
-import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.configuration import Configuration
-from tuner.deployment import vllm
+from tuner.deployment import gpus, vllm
 from tuner.deployment.guardian import reap_orphans
 from tuner.deployment.instance import Instance, Place
 from tuner.deployment.launch import Launch
@@ -25,31 +23,6 @@ from tuner.slo import Objective, Pool
 
 LOOPBACK = "127.0.0.1"
 _UNITS_LIMIT_S = 600.0
-_MEMORY_LIMIT_S = 30.0
-_MEMORY_SLACK_MIB = 512
-
-
-def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Ids that a process may put into CUDA_VISIBLE_DEVICES: what is visible here already, else all that there are."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return tuple(part.strip() for part in visible.split(",") if part.strip() not in {"", "-1"})
-    return tuple(line for line in _nvidia_smi("index") if line.isdigit())
-
-
-def gpu_memory_used_mib(gpus: tuple[str, ...]) -> dict[str, int]:
-    """Memory in use on each of these GPUs, by whomever; empty where that cannot be asked."""
-    told = _nvidia_smi("memory.used", ",".join(gpus)) if gpus else []
-    return {gpu: int(line) for gpu, line in zip(gpus, told, strict=False) if line.isdigit()}
-
-
-def _nvidia_smi(query: str, ids: str = "") -> list[str]:
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", *(["-i", ids] if ids else [])]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in done.stdout.splitlines()] if done.returncode == 0 else []
 
 
 @dataclass(frozen=True)
@@ -126,12 +99,12 @@ class LocalHost:
         self._left = {name: list(each) for name, each in self._held.items()}
         self._gpus = tuple(unit.gpu for each in self._held.values() for unit in each if unit.gpu)
         self._places: dict[str, Place] = {}
-        for gpu, used in gpu_memory_used_mib(self._gpus).items():
+        for gpu, used in gpus.memory_used_mib(self._gpus).items():
             units.idle_mib.setdefault(gpu, used)
         held = self._wait_for_memory()
         if held:
             self._units.give_back(self._held)
-            raise InfrastructureFailed("node_lost", f"{held} after {_MEMORY_LIMIT_S:g} s: somebody else holds it")
+            raise InfrastructureFailed("node_lost", f"{held} after {gpus.MEMORY_LIMIT_S:g} s: somebody else holds it")
 
     def place(self, spec: ProcessSpec) -> Instance:
         """Units, ports and a directory for one process."""
@@ -159,18 +132,7 @@ class LocalHost:
         }
 
     def _wait_for_memory(self) -> str:
-        """Until the GPUs' memory is as free as it was; at the time limit, what is still in use."""
-        until = time.monotonic() + _MEMORY_LIMIT_S
-        while True:
-            idle = self._units.idle_mib
-            held = {
-                gpu: used
-                for gpu, used in gpu_memory_used_mib(self._gpus).items()
-                if used > idle.get(gpu, used) + _MEMORY_SLACK_MIB
-            }
-            if not held or time.monotonic() >= until:
-                return ", ".join(f"GPU {gpu} has {used} MiB in use" for gpu, used in held.items())
-            time.sleep(0.5)
+        return gpus.wait_for_memory(self._gpus, self._units.idle_mib, gpus.MEMORY_LIMIT_S)
 
     def close(self) -> None:
         """Wait until the GPUs' memory is free again, then give the units back."""
@@ -198,7 +160,7 @@ class LocalLauncher:
         self._settings = Settings(registry or Path(self._temporary.name if self._temporary else ""))
         self.reaped = reap_orphans(self._settings.registry)
         pools = tuple(replace(pool, nodes=1, per_node=pool.units) for pool in objective.cluster.pools)
-        here = units_here(pools, visible_gpus(os.environ), tuple(sorted(os.sched_getaffinity(0))))
+        here = units_here(pools, gpus.visible_gpus(os.environ), tuple(sorted(os.sched_getaffinity(0))))
         self._have = {name: len(units) for name, units in here.items()}
         self._units = Units(here)
         self._interrupted = threading.Event()

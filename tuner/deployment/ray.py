@@ -1,16 +1,15 @@
 """
 Deployments on the nodes of a Ray cluster: a placement group for each, an actor for each process and for the load
-client.
+client. Which node an engine goes to is decided here, because Ray packs or spreads a group as a whole; the group holds
+what was decided.
 
 Nothing is retried by Ray, and no environment and no file is shipped.
 """
 
-import contextlib
 import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,21 @@ os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve an en
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
-from ray._private import ray_constants
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray._private.state import available_resources_per_node
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
 
 from tuner.configuration import Configuration
-from tuner.deployment import vllm
+from tuner.deployment import gpus, vllm
 from tuner.deployment.launch import Failure, Launch
-from tuner.deployment.local import Unit, Units, visible_gpus
+from tuner.deployment.local import Unit, Units
 from tuner.deployment.proof import claim
 from tuner.deployment.ray_actors import ClientActor, Failed, InstanceActor, reap_node
-from tuner.deployment.ray_shapes import SLOT, alive, bundles, misfit
+from tuner.deployment.ray_cluster import connect
+from tuner.deployment.ray_shapes import SLOT, RayNode, alive, home, misfit, pieces
 from tuner.deployment.spec import Address, Command, ProcessSpec
 from tuner.errors import InfrastructureFailed
 from tuner.load.endpoint import Endpoint
@@ -42,8 +42,10 @@ from tuner.slo import Objective
 
 _PENDING_LIMIT_S = 120.0
 _CALL_LIMIT_S = 60.0
-_STOP_LIMIT_S = 45.0
-_OBJECT_STORE_BYTES = 256 << 20
+_STOP_LIMIT_S = 45.0 + gpus.MEMORY_LIMIT_S
+#: How long Ray may take to hold what was free a moment ago; longer, and somebody else was faster.
+_HOLD_LIMIT_S = 10.0
+_NODE_LABEL = "ray.io/node-id"
 #: How many calls one actor answers at once: waiting, looking, asking and stopping.
 _CALLS = 8
 
@@ -148,24 +150,22 @@ class RayHost:
     """The processes of one deployment in one placement group. Fulfils `launch.Host`."""
 
     def __init__(
-        self, specs: Sequence[ProcessSpec], objective: Objective, study: str, logs: Path, cores: "Cores"
+        self, specs: Sequence[ProcessSpec], objective: Objective, study: str, logs: Path, kept: "Kept"
     ) -> None:
-        self._specs = list(specs)
         self._loopback = objective.cluster.bind == "loopback"
         self._study = study
         self._logs = logs
-        self._cores = cores
+        self._kept = kept
         self._actors: list[Any] = []
         self._held: list[tuple[str, dict[str, list[Unit]]]] = []
         self._placement: dict[str, dict[str, object]] = {}
-        needs = bundles(specs, objective.cluster.pools)
-        self._group = placement_group(needs, strategy="STRICT_PACK" if self._loopback else "PACK")
+        engines = [spec.name for spec in specs if spec.units]
+        #: The bundle of each process: its own, or that of the first engine for those that hold no units.
+        self._bundle = {spec.name: engines.index(spec.name) if spec.units else 0 for spec in specs}
+        with kept.placing:  # one deployment at a time, or two would each hold half of what both need
+            self._group = _reserve(specs, objective)
         try:
-            if not self._group.wait(_PENDING_LIMIT_S):
-                raise InfrastructureFailed(
-                    "node_lost", f"no node had room within {_PENDING_LIMIT_S:g} s for {needs[:-1]}: others hold it"
-                )
-            self._client = self._actor(ClientActor, len(needs) - 1, {}, 2).remote()
+            self._client = self._actor(ClientActor, 0, {}, 2).remote()
             self._actors.append(self._client)
         except BaseException:
             remove_placement_group(self._group)
@@ -173,18 +173,19 @@ class RayHost:
 
     def place(self, spec: ProcessSpec) -> RayHandle:
         """An actor on the node of its bundle, with GPUs from Ray or cores from the node's slots."""
-        index = [each.name for each in self._specs].index(spec.name)
-        bundle = self._group.bundle_specs[index]
+        index = self._bundle[spec.name]
+        bundle = self._group.bundle_specs[index] if spec.units else {}
         actor = self._actor(InstanceActor, index, bundle, _CALLS).remote(spec, self._study, loopback=self._loopback)
         self._actors.append(actor)
-        node, ip, node_cores, gpus = _get(actor.node.remote())
+        site = _get(actor.node.remote())
         cores: tuple[int, ...] = ()
         if spec.units and spec.cores:
-            held = self._cores.take(node, node_cores, spec.cores, spec.units)
-            self._held.append((node, held))
+            held = self._kept.take(site.node, site.cores, spec.cores * spec.units)
+            self._held.append((site.node, held))
             cores = tuple(core for units in held.values() for unit in units for core in unit.cores)
-        address = _get(actor.place.remote(gpus, cores))
-        self._placement[spec.name] = {"node": ip, "gpus": list(gpus), "cores": list(cores)}
+        idle = self._kept.idle(site.node, site.used_mib)
+        address = _get(actor.place.remote(cores, idle, gpus.MEMORY_LIMIT_S))
+        self._placement[spec.name] = {"node": site.address, "gpus": list(site.gpus), "cores": list(cores)}
         return RayHandle(actor, address, self._logs / f"{spec.name}.log")
 
     def drive(self, endpoint: Endpoint, plan: LevelPlan, should_stop: Callable[[], str]) -> LevelData:
@@ -209,7 +210,7 @@ class RayHost:
             ray.kill(actor, no_restart=True)
         self._actors.clear()
         for node, held in self._held:
-            self._cores.give_back(node, held)
+            self._kept.give_back(node, held)
         self._held.clear()
         remove_placement_group(self._group)
 
@@ -226,24 +227,74 @@ class RayHost:
         )
 
 
-class Cores:
-    """Which cores of which node are free, for CPU slots: Ray counts slots and knows no cores."""
+def _misfit(specs: Sequence[ProcessSpec], objective: Objective) -> str | None:
+    cluster = objective.cluster
+    wanted = pieces(specs, cluster.pools)
+    return misfit(wanted, cluster.pools, alive(ray.nodes()), one_node=cluster.bind == "loopback")
+
+
+def _reserve(specs: Sequence[ProcessSpec], objective: Objective) -> PlacementGroup:
+    """
+    A placement group with a bundle for each process that holds units, in their order, on the nodes where they belong.
+
+    Raises:
+        InfrastructureFailed: `node_lost`, nobody let go of what it needs within the limit, or no living node has it.
+    """
+    cluster = objective.cluster
+    wanted = pieces(specs, cluster.pools)
+    until = time.monotonic() + _PENDING_LIMIT_S
+    while True:
+        homes = home(wanted, cluster.pools, _free(), one_node=cluster.bind == "loopback", spread=cluster.spread)
+        if homes is not None:
+            group = placement_group(
+                [{piece.resource: float(piece.size)} for piece in wanted],
+                strategy="PACK",
+                bundle_label_selector=[{_NODE_LABEL: node} for node in homes],
+            )
+            if group.wait(_HOLD_LIMIT_S):
+                return group
+            remove_placement_group(group)
+        refusal = _misfit(specs, objective)
+        if refusal is not None:
+            raise InfrastructureFailed("node_lost", f"never schedulable: {refusal}")
+        if time.monotonic() > until:
+            needs = ", ".join(f"{piece.size:g} {piece.resource} for {piece.role}" for piece in wanted)
+            raise InfrastructureFailed(
+                "node_lost", f"no node had room within {_PENDING_LIMIT_S:g} s for {needs}: others hold it"
+            )
+        time.sleep(0.5)
+
+
+def _free() -> list[RayNode]:
+    """The living nodes with what is free on them at the moment."""
+    return alive(ray.nodes(), available_resources_per_node())
+
+
+class Kept:
+    """What is known of the nodes from one deployment to the next: free cores, and the memory of idle GPUs."""
 
     def __init__(self) -> None:
+        self.placing = threading.Lock()
         self._nodes: dict[str, Units] = {}
+        self._idle_mib: dict[str, dict[str, int]] = {}
         self._lock = threading.Lock()
 
-    def take(self, node: str, cores: tuple[int, ...], each: int, count: int) -> dict[str, list[Unit]]:
-        """Cores for `count` slots of `each` cores on a node that has `cores`."""
+    def take(self, node: str, cores: tuple[int, ...], count: int) -> dict[str, list[Unit]]:
+        """So many cores of a node that has `cores`: Ray counts slots and knows no cores."""
         with self._lock:
             if node not in self._nodes:
-                slots = [Unit(cores=tuple(cores[at : at + each])) for at in range(0, len(cores) - each + 1, each)]
-                self._nodes[node] = Units({SLOT: slots})
+                self._nodes[node] = Units({SLOT: [Unit(cores=(core,)) for core in cores]})
         return self._nodes[node].take({SLOT: count}, _PENDING_LIMIT_S)
 
     def give_back(self, node: str, held: Mapping[str, list[Unit]]) -> None:
         """Make them free."""
         self._nodes[node].give_back(held)
+
+    def idle(self, node: str, used_mib: Mapping[str, int]) -> dict[str, int]:
+        """Memory in use on these GPUs of a node when each was first seen: now, if it is the first time."""
+        with self._lock:
+            known = self._idle_mib.setdefault(node, {})
+            return {gpu: known.setdefault(gpu, used) for gpu, used in used_mib.items()}
 
 
 class RayLauncher:
@@ -266,33 +317,26 @@ class RayLauncher:
         self._study = study or f"process-{os.getpid()}"
         self._ours = not ray.is_initialized()
         if self._ours:
-            _connect(objective, address)
-        self._cores = Cores()
+            connect(objective, address)
+        self._kept = Kept()
         self._interrupted = threading.Event()
         self.reaped = self._reap()
 
     @property
     def parallel(self) -> int:
         """How many deployments of the largest allowed size fit at once; at least 1."""
-        units = sum(node.get("GPU", 0.0) + node.get(SLOT, 0.0) for node in alive(ray.nodes()))
+        units = sum(node.total.get("GPU", 0.0) + node.total.get(SLOT, 0.0) for node in alive(ray.nodes()))
         return max(1, int(units) // max(1, self._objective.cluster.max_gpus))
 
     def deployment(self, configuration: Configuration, logs: Path) -> Launch:
         """A deployment whose logs are streamed to `logs`; nothing is started yet."""
         specs = vllm.specs(configuration, self._objective)
-        refusal = self.check(configuration)
-
-        def open_host() -> RayHost:
-            if refusal is not None:
-                raise InfrastructureFailed("node_lost", f"never schedulable: {refusal}")
-            return RayHost(sorted(specs, key=lambda spec: spec.order), self._objective, self._study, logs, self._cores)
-
-        return Launch(specs, self._objective, open_host, self._interrupted, claim(configuration))
+        host = lambda: RayHost(specs, self._objective, self._study, logs, self._kept)  # noqa: E731
+        return Launch(specs, self._objective, host, self._interrupted, claim(configuration))
 
     def check(self, configuration: Configuration) -> str | None:
         """Why the cluster, with the nodes that live now, can never hold the configuration; or None."""
-        needs = bundles(vllm.specs(configuration, self._objective), self._objective.cluster.pools)
-        return misfit(needs, alive(ray.nodes()), one_node=self._objective.cluster.bind == "loopback")
+        return _misfit(vllm.specs(configuration, self._objective), self._objective)
 
     def interrupt(self) -> None:
         """End whatever runs; see `Launcher`."""
@@ -315,62 +359,3 @@ class RayLauncher:
             if node.get("Alive")
         ]
         return [pid for reference in references for pid in _get(reference)]
-
-
-def _connect(objective: Objective, address: str | None) -> None:
-    """To the cluster at `address`, or to a new one of this machine with as many units as the pools and it have."""
-    common: dict[str, Any] = {
-        "namespace": "slo-tuner",
-        "log_to_driver": False,
-        "logging_level": "ERROR",
-        "runtime_env": {},
-    }
-    try:
-        if address is not None:
-            _preflight(address)
-            ray.init(address=address, **common)
-            return
-        cores = len(os.sched_getaffinity(0))
-        slots = sum(min(pool.units, cores // pool.cores) for pool in objective.cluster.pools if pool.unit == "cpu")
-        with _on_loopback() if objective.cluster.bind == "loopback" else contextlib.nullcontext():
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                num_cpus=cores,
-                num_gpus=len(visible_gpus(os.environ)),
-                resources={SLOT: float(slots)} if slots else None,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                **common,
-            )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InfrastructureFailed("node_lost", f"no Ray cluster at {address or 'this machine'}: {first}") from error
-
-
-@contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
-    """
-    Makes the cluster that starts meanwhile listen on loopback alone.
-
-    Ray listens on every address of a Linux machine and turns a loopback address that it is given into the node's.
-    What keeps it on loopback is the switch meant for laptops, read from the environment by whatever it starts.
-    """
-    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    before, enabled = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER
-    os.environ[name], ray_constants.ENABLE_RAY_CLUSTER = "0", False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = enabled
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-def _preflight(address: str) -> None:
-    """A quick answer whether anybody listens there: Ray itself keeps trying for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        with socket.create_connection((host, int(port)), timeout=10):
-            return

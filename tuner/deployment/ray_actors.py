@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.deployment.gpus import memory_used_mib, wait_for_memory
 from tuner.deployment.guardian import reap_orphans
 from tuner.deployment.instance import Instance, Place
 from tuner.deployment.process import Settings
@@ -56,6 +57,17 @@ def attempt(act: Callable[[], Any]) -> Any:
         return as_value(error)
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where an actor is, and what it may use there."""
+
+    node: str  # Ray's id
+    address: str
+    cores: tuple[int, ...]  # all that its process may use
+    gpus: tuple[str, ...]  # given to it by Ray
+    used_mib: Mapping[str, int]  # memory in use on these, by whomever
+
+
 def node_registry(study: str) -> Path:
     """Where the guardians of a study write down what they run, on each node."""
     name = hashlib.sha256(study.encode()).hexdigest()[:16]
@@ -80,20 +92,36 @@ class InstanceActor:
         self._log = Path(self._directory.name) / f"{spec.name}.log"
         self._instance: Instance | None = None
         self._cancelled = threading.Event()
+        self._gpus = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) if ray.get_gpu_ids() else ()
+        self._idle_mib: Mapping[str, int] = {}
+        self._memory_limit_s = 0.0
 
-    def node(self) -> tuple[str, str, tuple[int, ...], tuple[str, ...]]:
-        """Id and address of the node, the cores that may be used on it, and the GPUs that Ray gave to this actor."""
+    def node(self) -> Site:
+        """Where it is, and what it may use there."""
         import ray
 
-        gpus = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) if ray.get_gpu_ids() else ()
-        context = ray.get_runtime_context()
-        return context.get_node_id(), ray.util.get_node_ip_address(), tuple(sorted(os.sched_getaffinity(0))), gpus
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        node = ray.get_runtime_context().get_node_id()
+        return Site(node, ray.util.get_node_ip_address(), cores, self._gpus, memory_used_mib(self._gpus))
 
-    def place(self, gpus: tuple[str, ...], cores: tuple[int, ...]) -> Address | Failed:
-        """Reserve ports on this node."""
+    def place(self, cores: tuple[int, ...], idle_mib: Mapping[str, int], memory_limit_s: float) -> Address | Failed:
+        """
+        Wait until the memory of its GPUs is free, and reserve ports on this node.
+
+        Args:
+            cores: That it is pinned to; () = not pinned.
+            idle_mib: Memory in use on each of its GPUs before the study first took it.
+            memory_limit_s: How long it may take, now and when it ends, until no more than that is in use.
+        """
+        self._idle_mib, self._memory_limit_s = idle_mib, memory_limit_s
 
         def act() -> Address:
-            self._instance = Instance(self._spec, Place(self._host, gpus, cores), self._log, self._settings)
+            held = wait_for_memory(self._gpus, idle_mib, memory_limit_s)
+            if held:
+                raise InfrastructureFailed(
+                    "node_lost", f"{os.uname().nodename}: {held} after {memory_limit_s:g} s: somebody else holds it"
+                )
+            self._instance = Instance(self._spec, Place(self._host, self._gpus, cores), self._log, self._settings)
             return self._instance.address
 
         return attempt(act)  # type: ignore[no-any-return]
@@ -133,9 +161,12 @@ class InstanceActor:
         return self._made.pids()
 
     def stop(self) -> list[int]:
-        """End it."""
+        """End it, and wait until its GPUs' memory is free again."""
         self._cancelled.set()
-        return [] if self._instance is None else self._instance.stop()
+        left = [] if self._instance is None else self._instance.stop()
+        if self._instance is not None:
+            wait_for_memory(self._gpus, self._idle_mib, self._memory_limit_s)
+        return left
 
     @property
     def _made(self) -> Instance:

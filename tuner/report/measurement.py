@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.report.text import UNKNOWN, beside, number
+from tuner.report.text import UNKNOWN, beside, count, number
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -26,7 +26,7 @@ def text(found: Mapping[str, Any]) -> str:
     if found["cost_per_1k_good_requests"] is not None:
         lines.append(
             f"cost       {number(found['cost_per_1k_good_requests'])} {found['currency']} per 1,000 good requests, "
-            f"{number(found['cost_per_hour'])} {found['currency']}/h for {found['gpus']} units"
+            f"{number(found['cost_per_hour'])} {found['currency']}/h for {count(found['gpus'], found['unit'])}"
         )
     return "\n".join(lines)
 
