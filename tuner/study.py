@@ -175,9 +175,6 @@ class Study:
         number = max(taken, default=-1) + 1
         if number == 0:
             return 0, 1, self._baseline(), None
-        for configuration in self.always:
-            if self._new(configuration):
-                return number, 1, configuration, None
         found = self._propose()
         if found is None:
             self.ended_by = "space"
@@ -219,6 +216,7 @@ class Study:
 
     def _first_points(self) -> Iterator[Configuration]:
         """What is measured before Optuna is asked: the best of earlier studies, then what the space itself names."""
+        yield from self.always
         yield from (configuration for _, configuration in self.transfer.proposals)
         points = (self.space.validate(knobs) for knobs in self.space.first)
         yield from (point for point in points if point.key not in self.transfer.measured)
