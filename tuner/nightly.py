@@ -219,14 +219,13 @@ class _Run:
         self.night = replace(self.night, challenger=shown, gain=decision.gain)
         self._save()
         self.listen(NightStep("decided"))
+        alarm = f"{told.sentence}; " if told.verdict in ALARMS else ""
         if decision.promoted:
             self._promote(reason)
-            return self._conclude("promoted", reason, warn=False)
+            return self._conclude("promoted", alarm + reason, warn=bool(alarm))
         if self.night.incumbent is not None and self.night.incumbent.capacity is None and challenger is None:
             return self._conclude("no_feasible", f"no configuration keeps the SLO; {reason}", warn=True)
-        status: Status = "regressed" if told.verdict in ALARMS else "kept"
-        alarm = f"{told.sentence}; " if status == "regressed" else ""
-        return self._conclude(status, alarm + reason, warn=status == "regressed")
+        return self._conclude("regressed" if alarm else "kept", alarm + reason, warn=bool(alarm))
 
     def _gate(self, own: Outcome, challenger: Outcome | None) -> Decision:
         """Measured on a launcher of its own: the study's has ended, or was stopped by the end of the window."""
