@@ -226,6 +226,10 @@ def page(first: Sequence[PointA], second: Sequence[PointB]) -> str:
 Made by `python benchmarks/reference_cases.py --docs docs`: simulated, nothing here was measured. {MODEL}, four H100,
 prompts of up to {INPUT:,} and answers of up to {OUTPUT:,} tokens (80 to 100 % of that in case A).
 
+To measure them: `objectives/reference-pd-8k.yaml` (32 at a time), `reference-pd-8k-capacity.yaml` (the highest rate)
+and `reference-kv-reuse.yaml`, whose every share `benchmarks/kv_reuse.py` takes in turn; `reference-pd-cpu.yaml` and
+`reference-kv-reuse-cpu.yaml` are the same on a machine of two cores.
+
 ## A. Prefill and decode apart
 
 ![Case A](figures/reference-case-a.svg)

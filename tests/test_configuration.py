@@ -86,6 +86,8 @@ def test_pools_are_found_by_name():
         ("kv_store_ram_gib", -1, False),
         ("kv_store_ram_gib", 0.5, True),
         ("kv_store_ssd_gib", True, False),
+        ("lmcache_blending", True, True),
+        ("lmcache_blending", 1, False),
         ("network_gbit", 0, True),
         ("prefill_pool", 1, False),
         ("mode", "disagregated", False),
@@ -140,10 +142,20 @@ def test_sides_have_engines_flags_and_pools_of_their_own():
             {"prefill_replicas": 3, "decode_max_num_seqs": 8, "kv_transfer": "nixl", "prefill_pool": "a"},
         ),
         ({}, {"kv_store": "none", "kv_store_ram_gib": 64, "kv_store_ssd_gib": 1}),
+        ({"kv_store": "mooncake"}, {"lmcache_blending": True}),
+        ({"kv_store": "lmcache"}, {"lmcache_blending": False}),
         (SPLIT, {"replicas": 7}),
         ({**SPLIT, "prefill_max_num_seqs": 8}, {"max_num_seqs": 9}),
     ],
-    ids=["default-mode", "no-sides", "no-store", "replicas-of-a-split", "both-sides-say-otherwise"],
+    ids=[
+        "default-mode",
+        "no-sides",
+        "no-store",
+        "no-blending-there",
+        "no-blending",
+        "replicas-of-a-split",
+        "both-sides-say-otherwise",
+    ],
 )
 def test_key_ignores_what_has_no_meaning(knobs, idle):
     """Two points that differ in idle knobs alone are one point, measured once."""

@@ -57,6 +57,13 @@ def test_each_rule_rejects_what_cannot_work(rule, knobs, settings):
 
 PD = {"mode": "disaggregated"}
 STORE = {"kv_store": "mooncake", "kv_store_ram_gib": 8}
+BLENDED = {
+    "kv_store": "lmcache",
+    "kv_store_ram_gib": 1.5,
+    "lmcache_blending": True,
+    "enable_prefix_caching": False,
+    "enforce_eager": True,
+}
 SMALL_HOST = {"pools": (replace(H100, host_memory_gib=24.0),)}
 
 
@@ -78,6 +85,10 @@ SMALL_HOST = {"pools": (replace(H100, host_memory_gib=24.0),)}
         ("store_device", {"kv_store": "cpu_offload", "kv_store_ram_gib": 8}, {"pools": (SLOTS,), "max_gpus": 2}),
         ("store_memory", {**STORE, "kv_store_ram_gib": 32}, SMALL_HOST),
         ("store_memory", {"kv_store": "cpu_offload", "kv_store_ram_gib": 32, "replicas": 4}, SMALL_HOST),
+        ("blending", {**BLENDED, "enforce_eager": False}, {}),
+        ("blending", {**BLENDED, "enable_prefix_caching": None}, {}),
+        ("blending", {**BLENDED, **PD}, {}),
+        ("store_device", BLENDED, {"pools": (SLOTS,), "max_gpus": 2}),
         ("connector", {**STORE, "kv_transfer_config": "{}"}, {}),
         ("connector", {**PD, "prefill_kv_offloading_size": 8}, {}),
         ("connector", PD, {"engine": Engine(flags={"kv_transfer_config": "{}"})}),
@@ -89,6 +100,11 @@ def test_each_rule_rejects_splits_and_stores_that_cannot_work(rule, knobs, setti
     """PD-05, KV-02, RAY-04: what the sides share is checked before launch; a rule of one side names the side."""
     found = feasibility.violations(Configuration(knobs), objective(**settings), QWEN8)
     assert {each.rule for each in found} == {rule}
+
+
+def test_blending_alone_is_fine():
+    """LMCache within the engines takes any size."""
+    assert _rules(BLENDED) == []
 
 
 def test_a_split_with_different_sides_is_fine():

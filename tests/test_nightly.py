@@ -17,10 +17,10 @@ from support.program import finished
 from support.scripted import ScriptedLauncher
 
 from tuner import lock, nightfile, nightplan, runfiles, tracking, window
+from tuner.backend import launcher_until
 from tuner.errors import ConfigurationFailed, InfrastructureFailed, InputError, Interrupted, StudyFailed, StudyLocked
 from tuner.events import NightStep
 from tuner.ledger import Ledger
-from tuner.optimize import launcher_until
 
 TESTS = Path(__file__).parent
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner import objective_file, objective_text
+from tuner import objective_file, objective_text, objective_warnings
 from tuner.errors import FileError, InputError
 from tuner.slo import (
     Arrivals,
@@ -32,6 +32,7 @@ from tuner.slo import (
     Verification,
     Workload,
 )
+from tuner.space import Knob, Space
 
 ROOT = Path(__file__).parent.parent
 BASE = {
@@ -567,6 +568,28 @@ def test_a_name_is_a_shipped_file_only_where_no_such_file_exists(folder, monkeyp
 def test_what_only_looks_odd_is_a_warning(read, blocks, pattern):
     """The file is taken, and the sentence names the key."""
     assert any(re.search(pattern, warning) for warning in objective_file.warnings(read(**blocks)))
+
+
+STORES = Knob("kv_store", "categorical", options=("none", "lmcache", "mooncake"))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "prices", "keys"),
+    [
+        ((STORES,), {}, ["ram_gib_hour"]),
+        ((STORES, Knob("kv_store_ssd_gib", "int", 0, 500)), {}, ["ram_gib_hour", "ssd_gib_hour"]),
+        ((STORES,), {"ram_gib_hour": 0.004}, []),
+        ((Knob("kv_store", "categorical", options=("none",)),), {}, []),
+        ((Knob("kv_store", "categorical", options=(None, "cpu_offload")),), {}, ["ram_gib_hour"]),
+        ((), {}, []),
+    ],
+)
+def test_a_store_that_costs_nothing_is_a_warning(read, knobs, prices, keys):
+    """A space with stores beside a file without their price would buy memory for nothing."""
+    goal = read()
+    goal = replace(goal, prices=replace(goal.prices, **prices))
+    found = objective_warnings.of_space(goal, Space("s", knobs))
+    assert [re.match(r"prices.kv_store.(\w+) is 0", warning).group(1) for warning in found] == keys
 
 
 @pytest.mark.parametrize(

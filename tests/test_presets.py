@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner import objective_file, presets
+from tuner import objective_file, objective_warnings, optimize, presets, preview, space_file
 from tuner.errors import InputError
+from tuner.slo import Load, Objective, Synthetic
 
 ROOT = Path(__file__).parent.parent
 
@@ -58,3 +59,38 @@ def test_a_wheel_ships_presets_and_tables(tmp_path):
     shipped = [*(ROOT / "objectives").rglob("*.*"), *(ROOT / "search_spaces").rglob("*.*")]
     assert {f"tuner/shipped/{path.relative_to(ROOT)}" for path in shipped} <= held
     assert {f"tuner/data/{path.name}" for path in (ROOT / "tuner" / "data").glob("*.*")} <= held
+
+
+@pytest.mark.parametrize("name", presets.list_objectives())
+def test_no_shipped_objective_gives_stores_away(name):
+    """Where its space tries a KV store, the file says what the memory costs."""
+    objective = objective_file.load(name)
+    space = space_file.load(Path(objective.search.space))
+    assert objective_warnings.of_space(objective, space) == []
+
+
+def reference(name: str) -> Objective:
+    return objective_file.load(f"reference-{name}")
+
+
+def test_the_reference_cases_are_those_that_were_published():
+    """8k tokens in, 1k out, 32 at a time on four GPUs; and 8k in, of which others had the half."""
+    split, capacity, reuse = reference("pd-8k"), reference("pd-8k-capacity"), reference("kv-reuse")
+    assert split.workload.source == capacity.workload.source == Synthetic(8000, 1000)
+    assert (split.workload.load, capacity.workload.load) == (Load("concurrency", concurrency=32), Load("find_capacity"))
+    assert reuse.workload.source == Synthetic(8000, 100, shared_prefix_tokens=4000, prefixes=200)
+    for each in (split, capacity, reuse):
+        assert (each.cluster.max_gpus, Path(each.search.space).stem) == (4, "vllm-pd")
+        assert each.baseline == {"mode": "aggregated", "tensor_parallel_size": 4, "replicas": 1}
+        assert not preview.preview(optimize.Request(slo=Path(each.path), backend="simulated")).warnings
+
+
+@pytest.mark.parametrize(("name", "scale"), [("pd", 8), ("kv-reuse", 4)])
+def test_the_live_twins_are_scaled_down_on_the_same_knobs(name, scale):
+    """Two slots of one core, lengths divided; the share that is shared stays a half."""
+    small, large = reference(f"{name}-cpu"), reference({"pd": "pd-8k"}.get(name, name))
+    assert small.cluster.max_gpus == 2
+    assert Path(small.search.space).stem == "vllm-pd-cpu"
+    one, other = small.workload.source, large.workload.source
+    assert one.input_tokens == pytest.approx(other.input_tokens / scale, rel=0.03)
+    assert one.shared_prefix_tokens / one.input_tokens == other.shared_prefix_tokens / other.input_tokens

@@ -9,7 +9,7 @@ from support.load import level_plan, make_model
 
 from tuner.errors import InputError
 from tuner.load import tokenizer, traces
-from tuner.load.plan import LevelPlan
+from tuner.load.plan import FILL_LEVELS, LevelPlan
 from tuner.load.prompts import Prompter, Request
 from tuner.load.shape import level_requests
 from tuner.load.supply import Supply
@@ -91,6 +91,20 @@ def test_shared_prefixes_are_new_in_every_level(known: LocalTokenizer):
         for number in (1, 2)
     )
     assert first[:32] != second[:32]
+
+
+def test_a_fill_has_the_prefixes_of_its_level_and_prompts_of_its_own(known: LocalTokenizer):
+    """`cache: warm` warms what the level is going to ask for, and nothing else of it."""
+    level, fill, other = (
+        [
+            payload["prompt"]
+            for _, payload in made(level_plan(Synthetic(64, 2, shared_prefix_tokens=32, prefixes=2), number=n), known)
+        ]
+        for n in (3, FILL_LEVELS + 3, FILL_LEVELS + 4)
+    )
+    assert [prompt[:32] for prompt in level] == [prompt[:32] for prompt in fill]
+    assert level[0][:32] != other[0][:32]
+    assert not {tuple(prompt[32:]) for prompt in level} & {tuple(prompt[32:]) for prompt in fill}
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])

@@ -146,3 +146,13 @@ def test_connectors_of_the_users_are_not_overwritten(name):
     """CFG-06: a second connector is an error rather than one of the two winning silently."""
     with pytest.raises(InputError, match="one of the two"):
         vllm.specs(Configuration(PD), objective(engine=Engine(flags={name: "1"})))
+
+
+def test_blending_lives_in_the_engines():
+    """CacheBlend: no server, the in-process connector, an equal share of the memory for every rank."""
+    commands = _commands("store-lmcache-blending")
+    assert set(commands) == {"engine-0", "engine-1", "router-0"}
+    engine = commands["engine-1"]
+    assert _connector(engine) == {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    assert engine.env["LMCACHE_ENABLE_BLENDING"] == "True"
+    assert engine.env["LMCACHE_MAX_LOCAL_CPU_SIZE"] == "16"

@@ -304,6 +304,33 @@ def test_a_configuration_that_dies_under_load_has_no_score(bench):
     assert bench.launcher.open == 0
 
 
+def test_answers_are_checked_before_the_levels_of_every_deployment(bench):
+    """A wrong answer is the trial's outcome, with no level; what is verified is checked again, with each start."""
+    checked = []
+
+    class Guard:
+        def prepare(self, configuration):
+            assert bench.launcher.open == 0  # a plain engine may have to be started first
+
+        def check(self, configuration, running):
+            checked.append(configuration.key)
+            if configuration.knobs.get("max_num_batched_tokens") == 8192:
+                raise ConfigurationFailed("output_mismatch", "prompt 1 at token 3", {"kv_transfer_share": 1.0})
+            return {"answers": {"compared": 8}}
+
+    bench.objective = budgeted(bench.objective, trials=13)
+    bench.guard = Guard()
+    result = bench.go()
+    assert checked == bench.launcher.entered
+    wrong = [entry.outcome for entry in bench.ledger().trials() if entry.outcome.reason == "output_mismatch"]
+    assert len(wrong) == 4
+    assert {(one.cause, one.levels, one.counters["kv_transfer_share"]) for one in wrong} == {
+        ("prompt 1 at token 3", (), 1)
+    }
+    assert result["winner"]["configuration"]["max_num_batched_tokens"] == 2048
+    assert bench.ledger().trial(0).outcome.facts["answers"] == {"compared": 8}
+
+
 @pytest.mark.parametrize("when", ["records of a level", "outcome of a trial", "database of Optuna"])
 def test_a_full_disk_ends_the_study_with_nothing_left_running(bench, when, monkeypatch):
     """RES-05: one message that names the file; no deployment stays, nothing is called a success, and it can go on."""

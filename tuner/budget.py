@@ -64,6 +64,17 @@ def ended(budget: Budget, spent: Spent, *, running: int = 0, verification: Spent
     return None
 
 
+def fits(budget: Budget, spent: Spent, *wanted: Spent) -> bool:
+    """Whether what is wanted stays within the budget, the reserve included. Trials do not count."""
+    total = sum(wanted, spent)
+    pairs = (
+        (total.wall_s, budget.wall_s),
+        (total.unit_hours, budget.gpu_hours),
+        (total.currency, budget.currency),
+    )
+    return all(limit is None or have <= limit for have, limit in pairs)
+
+
 def exceeded(budget: Budget, spent: Spent) -> str | None:
     """Name of a limit that is wholly spent, the reserve included, or None. Trials do not count."""
     return next((name for name, share in used(budget, spent).items() if name != "trials" and share >= 1), None)

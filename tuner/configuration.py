@@ -34,6 +34,7 @@ SHAPE_KNOBS = (
     "router_policy",
     "kv_store",
     "kv_transfer",
+    "lmcache_blending",
     "prefill_replicas",
     "decode_replicas",
     "prefill_pool",
@@ -52,7 +53,10 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "kv_store": KV_STORES,
 }
 _STORE_SIZES = ("kv_store_ram_gib", "kv_store_ssd_gib")
-_POOL_KNOBS = ("pool", "prefill_pool", "decode_pool")
+_KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
+    (("pool", "prefill_pool", "decode_pool"), str, "the name of a pool of the cluster"),
+    (("lmcache_blending",), bool, "true or false"),
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class Configuration:
             idle |= {name for name in given if all(f"{side}_{name}" in given for side in SIDES)}
         if self.kv_store == "none":
             idle |= {"kv_store", *_STORE_SIZES}
+        if self.kv_store != "lmcache" or self.knobs.get("lmcache_blending") is False:
+            idle |= {"lmcache_blending"}
         if self.mode == "aggregated":
             idle |= {"mode"}
         return {name: value for name, value in given.items() if name not in idle}
@@ -117,6 +123,11 @@ class Configuration:
     def kv_store(self) -> str:
         """One of `KV_STORES`."""
         return str(self._knob("kv_store", "none"))
+
+    @property
+    def lossy(self) -> bool:
+        """Whether reuse changes the KV cache by design (CacheBlend): to be used with its answers compared alone."""
+        return self.effective.get("lmcache_blending") is True
 
     @property
     def kv_transfer(self) -> str | None:
@@ -225,8 +236,9 @@ def shape_problem(name: str, value: Scalar) -> str | None:
         plain = plain_number(value)
         whole = isinstance(plain, int) and not isinstance(plain, bool) and plain >= 1
         return None if whole else f"got {value!r}: a whole number above 0 is needed"
-    if name in _POOL_KNOBS:
-        return None if isinstance(value, str) else f"got {value!r}: the name of a pool of the cluster is needed"
+    for names, kind, wanted in _KINDS:
+        if name in names:
+            return None if isinstance(value, kind) else f"got {value!r}: {wanted} is needed"
     if name in AMOUNT_KNOBS:
         fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
         return None if fine else f"got {value!r}: a number of at least 0 is needed"

@@ -116,6 +116,8 @@ def _space(objective: Objective) -> Iterator[Check]:
         yield Check("space", "missing", str(error), "correct the file, or choose another with --space")
     else:
         yield Check("space", "ok", f"{path}: {len(space.knobs)} knobs")
+        for warning in objective_warnings.of_space(objective, space):
+            yield Check("prices", "warning", warning, "see `prices` in docs/objective-file.md")
 
 
 def _units(objective: Objective) -> Iterator[Check]:

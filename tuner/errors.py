@@ -18,6 +18,7 @@ Everything that `tuner` raises on purpose.
 The command line alone turns these into exit codes; anything else that escapes is a bug and shows its traceback.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -81,11 +82,13 @@ class ConfigurationFailed(TunerError):
     Args:
         reason: One of `outcome.CONFIG_REASONS`.
         cause: One line for people, taken from the process's log where there is one.
+        counters: Of the engines over the level that showed it, where one did.
     """
 
-    def __init__(self, reason: str, cause: str) -> None:
+    def __init__(self, reason: str, cause: str, counters: Mapping[str, float] | None = None) -> None:
         self.reason = reason
         self.cause = cause
+        self.counters = dict(counters or {})
         super().__init__(f"{reason}: {cause}")
 
 

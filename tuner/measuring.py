@@ -1,6 +1,7 @@
 """`tuner measure`: one deployment, no search. The same levels, verdict and cost as a trial of a study."""
 
 import json
+import math
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -134,6 +135,7 @@ def _measurement(
         "requests": requests,
         "token_source": judged.token_source if judged is not None else None,
         "facts": dict(outcome.facts),
+        "counters": {name: value for name, value in outcome.counters.items() if math.isfinite(value)},
         "client": dict(outcome.best.client) if outcome.best is not None else {},
         "ladder": [
             {"offered": level.offered, "kept": level.kept, "stopped": level.stopped, "invalid": level.invalid}
@@ -157,4 +159,10 @@ def _read(path: Path) -> Configuration:
         raise InputError(
             f'{path}:1:1: got {type(knobs).__name__}: write one object of knobs, such as {{"max_num_seqs": 64}}'
         )
-    return Space("", ()).validate(knobs, what=str(path))
+    found = Space("", ()).validate(knobs, what=str(path))
+    if found.lossy:
+        raise InputError(
+            f"{path}: lmcache_blending: got true: it may change answers, and `measure` has no plain engine to compare "
+            "them with; use `optimize`"
+        )
+    return found

@@ -24,6 +24,7 @@ from tuner import (
     provenance,
     result,
 )
+from tuner.backend import launcher_until
 from tuner.carried import Carried
 from tuner.duel import Rival, Sessions
 from tuner.errors import InputError, Interrupted, StudyFailed, StudyLocked, TunerError
@@ -254,7 +255,7 @@ class _Run:
         """On a launcher of their own: the study's is gone."""
         make = self.launch or optimize.launcher_of
         launcher = make(self.asked, self.inputs, self.ledger.path)
-        with self.ledger.lock(), optimize.launcher_until(self.prepared.stop_at, launcher) as running:
+        with self.ledger.lock(), launcher_until(self.prepared.stop_at, launcher) as running:
             yield Sessions(self.inputs.objective, running, self.ledger, self.night.seed, self.listen)
 
     def _levels(self, outcome: Outcome) -> list[Level]:

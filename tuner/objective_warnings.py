@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from tuner.slo import Limit, Objective, RequestLimits, Synthetic, Trace
+from tuner.slo import Limit, Objective, RequestLimits, Scalar, Synthetic, Trace
+from tuner.space import Space
 from tuner.units import format_time
 
 #: Limits outside of these, in seconds, are more likely a slip of the unit than a wish.
@@ -35,6 +36,29 @@ def warnings(objective: Objective, *, rows: int | None = None) -> list[str]:
         *_sizes(objective),
         *_rest(objective),
     ]
+
+
+def of_space(objective: Objective, space: Space) -> list[str]:
+    """Sentences about prices that the space asks for and the file does not have."""
+    prices, free = objective.prices, []
+    stores = [str(store) for store in _options(space, "kv_store") if store not in (None, "none")]
+    if stores and prices.ram_gib_hour == 0:
+        free.append(("ram_gib_hour", f"kv_store {', '.join(stores)}", "memory"))
+    if any(_options(space, "kv_store_ssd_gib")) and prices.ssd_gib_hour == 0:
+        free.append(("ssd_gib_hour", "kv_store_ssd_gib", "SSD"))
+    return [
+        f"prices.kv_store.{key} is 0 and the space tries {what}: the store's {kind} costs nothing, so a store that "
+        "helps a little always pays; say what it costs"
+        for key, what, kind in free
+    ]
+
+
+def _options(space: Space, name: str) -> list[Scalar]:
+    """What the space can choose for a knob; the ends of a range."""
+    found = next((knob for knob in space.knobs if knob.name == name), None)
+    if found is None:
+        return []
+    return list(found.options) if found.kind == "categorical" else [found.low, found.high]
 
 
 def repeats(objective: Objective, rows: int | None) -> Iterator[str]:

@@ -2,17 +2,17 @@
 
 import datetime as dt
 import math
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner import (
     calibration,
+    canary,
     conclusion,
     feasibility,
+    levers,
     model,
     naming,
     objective_file,
@@ -24,15 +24,16 @@ from tuner import (
     space_file,
     transfer,
 )
-from tuner.backend import check_simulated, launcher_for, resolve
-from tuner.budget import exceeded, merged
+from tuner.backend import check_simulated, launcher_for, launcher_until, resolve
+from tuner.budget import exceeded, fits, merged
 from tuner.configuration import Configuration
 from tuner.deployment import Launcher
 from tuner.errors import InputError, Interrupted, StudyChanged, StudyFailed
 from tuner.events import Listener, Note
+from tuner.guard import Guard
 from tuner.ledger import Ledger
 from tuner.level import Keep
-from tuner.load import traces
+from tuner.load import tokenizer, traces
 from tuner.load.plan import LevelData
 from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
@@ -46,7 +47,7 @@ from tuner.study import Study
 from tuner.tracking import Tracker
 from tuner.transfer import Transfer
 from tuner.units import Amount
-from tuner.verification import Verification
+from tuner.verification import Verification, sessions_seconds
 
 RESULT = "result.json"
 DATABASE = "optuna.db"
@@ -161,7 +162,8 @@ def run(
     """
     ledger = _ledger(request, inputs)
     start = transfer.read(ledger)
-    for warning in objective_warnings.warnings(inputs.objective, rows=inputs.requests):
+    odd = objective_warnings.warnings(inputs.objective, rows=inputs.requests)
+    for warning in odd + objective_warnings.of_space(inputs.objective, inputs.space):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
     for line in words.warm_start(transfer.summary(start)):
@@ -193,6 +195,8 @@ def run(
             transfer=start,
             always=tuple(always),
         )
+        if launcher.source == "live":
+            study.guard = _guard(inputs, study)
         return ledger.path, Run(study, launcher, ledger, tracker, listen, inputs.backend).go()
 
 
@@ -207,17 +211,22 @@ def launcher_of(request: Request, inputs: Inputs, study: Path) -> Launcher:
     )
 
 
-@contextmanager
-def launcher_until(stop_at: float, launcher: Launcher) -> Iterator[Launcher]:
-    """A launcher that is interrupted at a time (as of `time.time`), and closed at the end of the block."""
-    timer = threading.Timer(min(stop_at - time.time(), threading.TIMEOUT_MAX), launcher.interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield launcher
-    finally:
-        timer.cancel()
-        launcher.close()
+def _guard(inputs: Inputs, study: Study) -> Guard:
+    """The study's answer guard; the plain engine is one replica of the baseline that the tuner would choose itself."""
+    objective, ledger = inputs.objective, study.ledger
+    knobs = dict(feasibility.baseline(replace(objective, baseline=None), inputs.facts).knobs)
+    knobs.pop("replicas", None)
+
+    def charge(plain: Configuration, seconds: float) -> None:
+        hours = plain.units * seconds / 3600
+        ledger.charge("canary", 0, unit_hours=hours, seconds=seconds)
+        study.charge(plain, hours)
+
+    def make() -> canary.Questions:
+        known = tokenizer.load(objective.model)
+        return canary.questions(objective, known, seed=study.seed, longest=inputs.longest)
+
+    return Guard(ledger, study.launcher, Configuration(knobs), make, charge, study.listen)
 
 
 def traffic(objective: Objective) -> tuple[int | None, int | None]:
@@ -321,7 +330,7 @@ class Run:
     def _conclude(self) -> dict[str, object]:
         objective = self.study.objective
         outcomes = self.study.outcomes()
-        chosen = conclusion.finalists(objective, outcomes)
+        chosen = self._chosen(outcomes)
         self.listen(
             Note(f"search ended ({self.study.ended_by}); measuring {len(chosen)} trials again on fresh schedules")
         )
@@ -335,9 +344,22 @@ class Run:
             weigh=lambda outcome: conclusion.weight(objective, outcome.configuration),
             listen=self.listen,
             expired=lambda: exceeded(objective.search.budget, self.study.spent()) is not None,
+            check=None if self.study.guard is None else self.study.guard.check,
+            matched={0, *(outcome.trial for outcome in levers.representatives(objective, outcomes))},
         ).run(chosen)
         decision = conclusion.decide(objective, outcomes, verified)
         return self._write(decision.status, verified, decision.gain, decision.winner)
+
+    def _chosen(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """The finalists, and the best with each mode and each store as far as the budget carries them too."""
+        objective = self.study.objective
+        chosen = conclusion.finalists(objective, outcomes)
+        for outcome in levers.representatives(objective, outcomes):
+            wanted = [*chosen, outcome]
+            cost = (self.study.held(each, sessions_seconds(objective, each)) for each in wanted)
+            if outcome not in chosen and fits(objective.search.budget, self.study.spent(), *cost):
+                chosen = wanted
+        return chosen
 
     def _keeper(self, outcome: Outcome) -> Keep:
         def keep(level: Level, data: LevelData) -> Level:

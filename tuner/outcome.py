@@ -63,4 +63,5 @@ class Outcome:
     seconds: float  # start-up included
     unit_hours: float  # units × wall time
     ready_s: float | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)  # of the level that refuted a proof, else of `best`
     facts: Mapping[str, object] = field(default_factory=dict)

@@ -65,7 +65,10 @@ def preview(request: Request) -> Preview:
     hourly = cost.cost_per_hour(baseline, objective).total / max(1, baseline.units)
     return Preview(
         inputs=inputs,
-        warnings=tuple(objective_warnings.warnings(objective, rows=inputs.requests)),
+        warnings=(
+            *objective_warnings.warnings(objective, rows=inputs.requests),
+            *objective_warnings.of_space(objective, space),
+        ),
         size=size,
         looked_at=len(points),
         excluded=dict(excluded),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from tuner import decision_table
 from tuner.described import closed_loop, describe, finite, row
 from tuner.nearest import no_feasible
 from tuner.outcome import Outcome, State
@@ -126,6 +127,7 @@ def assemble(  # noqa: PLR0917  # the contract's order
         "gain": None if gain is None else _gain(gain, objective.search.min_gain),
         "ranking": [row(objective, rank, standing) for rank, standing in enumerate(ranked, start=1)],
         "counts": {**counts(outcomes), "rejected": len(rejected)},
+        "levers": decision_table.table(objective, last_attempts(outcomes), verified),
         "rejected": [dict(each) for each in rejected],
         "ended_by": ended_by or None,
         "warm_start": warm_start,

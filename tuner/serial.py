@@ -81,6 +81,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         "best": None if outcome.best is None else level_to_json(outcome.best),
         "levels": [level_to_json(level) for level in outcome.levels],
         "margins": _finite(outcome.margins),
+        "counters": _finite(outcome.counters),
     }
 
 

@@ -40,7 +40,7 @@ def shared(
     if configuration.mode == "disaggregated":
         yield from _sides(configuration, objective, placed, facts)
     if configuration.kv_store != "none":
-        yield from _store(configuration, placed)
+        yield from _store(configuration, objective, placed)
     if configuration.mode == "disaggregated" or configuration.kv_store != "none":
         given = [*objective.engine.flags, *(name for role, _ in placed for name in role.flags)]
         for name in CONNECTORS:
@@ -91,7 +91,7 @@ def _parallelism(transfer: str, prefill: Role, decode: Role, facts: ModelFacts |
     )
 
 
-def _store(configuration: Configuration, placed: list[tuple[Role, Pool]]) -> Iterator[Violation]:
+def _store(configuration: Configuration, objective: Objective, placed: list[tuple[Role, Pool]]) -> Iterator[Violation]:
     store, knobs = configuration.kv_store, configuration.effective
     ram_gib, ssd_gib = (_amount(knobs.get(f"kv_store_{tier}_gib")) for tier in ("ram", "ssd"))
     if ram_gib <= 0:
@@ -101,9 +101,26 @@ def _store(configuration: Configuration, placed: list[tuple[Role, Pool]]) -> Ite
     role, pool = placed[0]
     if store == "cpu_offload" and pool.unit == "cpu":
         yield Violation("store_device", f"kv_store cpu_offload copies from GPUs, {role.name} runs on {pool.name}")
-    if store == "lmcache" and ram_gib != math.floor(ram_gib):
+    if configuration.lossy:
+        yield from _blending(configuration, objective, role, pool)
+    elif store == "lmcache" and ram_gib != math.floor(ram_gib):
         yield Violation("store_size", f"kv_store lmcache takes whole GiB, kv_store_ram_gib is {ram_gib:g}")
     yield from _host_memory(store, ram_gib, role, pool)
+
+
+def _blending(configuration: Configuration, objective: Objective, role: Role, pool: Pool) -> Iterator[Violation]:
+    """LMCache's blender runs the model's layers itself. Source: `examples/blend_kv_v1`, LMCache#2639 (no graphs)."""
+    flags = {**objective.engine.flags, **role.flags}
+    if pool.unit == "cpu":
+        yield Violation("store_device", f"lmcache_blending needs GPUs, {role.name} runs on {pool.name}")
+    if flags.get("enable_prefix_caching") is not False:
+        yield Violation(
+            "blending", "lmcache_blending and vLLM's prefix cache exclude each other; set enable_prefix_caching: false"
+        )
+    if flags.get("enforce_eager") is not True:
+        yield Violation("blending", "lmcache_blending does not work inside of CUDA graphs; set enforce_eager: true")
+    if configuration.mode == "disaggregated":
+        yield Violation("blending", "lmcache_blending is not known to work beside a KV transfer; use mode: aggregated")
 
 
 def _host_memory(store: str, ram_gib: float, role: Role, pool: Pool) -> Iterator[Violation]:

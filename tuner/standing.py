@@ -138,10 +138,10 @@ def _order(standing: Standing) -> tuple[bool, bool, float, float, int]:
     if not standing.feasible:
         return True, False, standing.worst_margin, 0.0, standing.outcome.trial
     price = math.inf if standing.cost is None else standing.cost
-    return False, _refuted(standing.verified), price, standing.worst_margin, standing.outcome.trial
+    return False, refuted(standing.verified), price, standing.worst_margin, standing.outcome.trial
 
 
-def _refuted(verified: Verified | None) -> bool:
+def refuted(verified: Verified | None) -> bool:
     """Measured again, and no load of the ladder was kept by every repeat."""
     rungs = [rung for rung in verified.rungs if rung.pooled is not None] if verified is not None else []
     return bool(rungs) and not any(all(level.kept for level in rung.levels) for rung in rungs)

@@ -27,6 +27,7 @@ RULES: Mapping[str, str] = {
     "transfer_device": "the KV transfer works on the devices of both sides",
     "store_size": "a KV store has RAM, and SSD only where it keeps to a size",
     "store_device": "the KV store works on the devices of the engines that fill it",
+    "blending": "blending has the prompt to itself: no prefix cache, no graphs, one engine for all of the work",
     "store_memory": "the part of a KV store on one node fits the host memory of the pool",
     "connector": "engines are connected by the tuner or by flags, not by both",
     "given_twice": "a flag is set by engine.flags or by the configuration, not by both",

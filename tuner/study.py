@@ -12,13 +12,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from tuner import budget as budgets
-from tuner import cost, feasibility
+from tuner import cost, feasibility, levers
 from tuner.budget import Spent
 from tuner.conclusion import best, figure, value, weight
 from tuner.configuration import Configuration
 from tuner.deployment import Launcher
 from tuner.errors import InputError, StudyFailed
 from tuner.events import BudgetChanged, Listener, Note, TrialEnded, TrialStarted
+from tuner.guard import Guard
 from tuner.ledger import Ledger
 from tuner.level import closed_loop, unit
 from tuner.load.plan import LevelData
@@ -61,6 +62,7 @@ class Study:
         listen: Called with progress, from several threads.
         transfer: What earlier studies gave.
         always: Measured right after the baseline, and to capacity whatever they cost.
+        guard: Compares the answers of deployments; None where nothing is answered.
     """
 
     objective: Objective
@@ -76,6 +78,7 @@ class Study:
     listen: Listener
     transfer: Transfer = field(default_factory=Transfer)
     always: tuple[Configuration, ...] = ()
+    guard: Guard | None = None
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _by_key: dict[str, Outcome] = field(default_factory=dict)
     _running: dict[str, int] = field(default_factory=dict)
@@ -271,6 +274,8 @@ class Study:
 
     def _measure(self, number: int, attempt: int, configuration: Configuration) -> Outcome:
         while True:
+            if self.guard is not None:
+                self.guard.prepare(configuration)
             deployment = self.launcher.deployment(configuration, self.ledger.logs(number, attempt))
             self.ledger.begin(number, attempt, configuration, deployment.commands)
             self.listen(TrialStarted(number, attempt, configuration, baseline=number == 0))
@@ -286,6 +291,7 @@ class Study:
                 keep=keep,
                 listen=self.listen,
                 expired=lambda: budgets.ended(Budget(wall_s=self.budget.wall_s), self.spent()) is not None,
+                check=None if self.guard is None else self.guard.check,
             )
             self.ledger.write_commands(number, deployment.commands)
             self.ledger.finish(outcome)
@@ -296,12 +302,9 @@ class Study:
             attempt += 1
 
     def _task(self, number: int, attempt: int, configuration: Configuration) -> Task:
-        best = self._best()
-        beat = None
-        if best is not None and configuration not in self.always and not closed_loop(self.objective):
-            found = value(self.objective, best)
-            assert found is not None  # noqa: S101  (the best has one)
-            beat = weight(self.objective, configuration) / found
+        judged = configuration not in self.always and not closed_loop(self.objective)
+        bar = levers.to_beat(self.objective, configuration, self.outcomes()) if judged else None
+        beat = None if bar is None else weight(self.objective, configuration) / bar
         first = beat or self._first(configuration)
         return Task(number, attempt, configuration, seed=self.seed, first=first, beat=beat)
 
@@ -391,9 +394,12 @@ class Study:
         base = self._outcomes.get(0)
         if base is None or base.cost_per_hour is None:
             return None
-        seconds = estimated_seconds(self.objective, base)
+        return self.held(base, estimated_seconds(self.objective, base))
+
+    def held(self, outcome: Outcome, seconds: float) -> Spent:
+        """What its deployment costs in so many seconds (of which a simulated one takes none)."""
         return Spent(
             wall_s=seconds if self.launcher.source == "live" else 0.0,
-            unit_hours=base.units * seconds / 3600,
-            currency=base.cost_per_hour * seconds / 3600,
+            unit_hours=outcome.units * seconds / 3600,
+            currency=(outcome.cost_per_hour or 0.0) * seconds / 3600,
         )

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tuner import capacity
@@ -26,6 +26,10 @@ PROBE_FACTOR = 4
 _PROBE_LEVEL = 0
 
 
+#: Facts of a deployment that is fit to be measured; raises what its outcome is where it is not.
+Check = Callable[[Configuration, Running], Mapping[str, object]]
+
+
 @dataclass(frozen=True)
 class Task:
     """What a trial is asked to find out."""
@@ -47,6 +51,7 @@ class _Progress:
     steps: list[capacity.Step] = field(default_factory=list)
     ready_s: float | None = None
     facts: dict[str, object] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)  # of what ended the trial
     pruned: bool = False
 
 
@@ -58,6 +63,7 @@ def run(
     keep: Keep,
     listen: Listener,
     expired: Callable[[], bool],
+    check: Check | None = None,
 ) -> Outcome:
     """
     Deploy the configuration, measure it and remove it.
@@ -69,6 +75,7 @@ def run(
         keep: Called with each finished level.
         listen: Called with progress.
         expired: Asked between levels; True ends the trial with what is known.
+        check: Called once the deployment is ready, before its first level; its facts are the trial's.
 
     Raises:
         Interrupted: Somebody asked to stop; the deployment is gone.
@@ -78,8 +85,11 @@ def run(
         with deployment as running:
             progress.ready_s = time.monotonic() - progress.begun
             progress.facts = dict(running.facts)
+            if check is not None:
+                progress.facts |= check(task.configuration, running)
             _climb(task, running, objective, progress, keep=keep, listen=listen, expired=expired)
     except ConfigurationFailed as error:
+        progress.counters = error.counters
         return _outcome(task, objective, progress, failed=("config_failed", error.reason, error.cause))
     except InfrastructureFailed as error:
         return _outcome(task, objective, progress, failed=("infra_failed", error.reason, error.cause))
@@ -198,6 +208,7 @@ def _outcome(
         unit_hours=units * seconds / 3600,
         ready_s=progress.ready_s,
         facts=progress.facts,
+        counters=progress.counters if best is None else best.counters,
     )
 
 

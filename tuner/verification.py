@@ -8,11 +8,12 @@ the pooled requests of all of them.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner import cost, gain
+from tuner.configuration import Configuration
 from tuner.deployment import Launcher, Running
 from tuner.errors import ConfigurationFailed, InfrastructureFailed
 from tuner.events import LevelEnded, LevelStarted, Listener, Note, TrialStarted
@@ -59,11 +60,16 @@ def planned_requests(objective: Objective) -> int:
 
 def estimated_seconds(objective: Objective, baseline: Outcome) -> float:
     """Wall seconds that verifying the baseline and two finalists will take, judged by the baseline's own trial."""
-    fastest = max((level.offered for level in baseline.levels), default=1.0)
-    load = baseline.capacity or baseline.broken_at or fastest
+    return 3 * sessions_seconds(objective, baseline)
+
+
+def sessions_seconds(objective: Objective, outcome: Outcome) -> float:
+    """Wall seconds that the repeats of one finalist will take, judged by its trial."""
+    fastest = max((level.offered for level in outcome.levels), default=1.0)
+    load = outcome.capacity or outcome.broken_at or fastest
     window = max(objective.workload.measure.duration_s, planned_requests(objective) / max(load, 1e-9))
-    session = (baseline.ready_s or 0.0) + 1.3 * (objective.workload.measure.warmup_s + window)
-    return 3 * objective.search.verify.repeats * session
+    session = (outcome.ready_s or 0.0) + 1.3 * (objective.workload.measure.warmup_s + window)
+    return objective.search.verify.repeats * session
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,8 @@ class Verification:
         weigh: What the objective minimises, times the goodput, of a trial's configuration.
         listen: Called with progress.
         expired: Asked between sessions; True ends the verification with what is known.
+        check: Called when a deployment is ready, before its first level; raises where it is not fit to be measured.
+        matched: Trials whose sessions end at the load at which they would cost no more than the best of the others.
     """
 
     objective: Objective
@@ -92,6 +100,8 @@ class Verification:
     weigh: Callable[[Outcome], float]
     listen: Listener
     expired: Callable[[], bool]
+    check: Callable[[Configuration, Running], object] | None = None
+    matched: Collection[int] = (0,)
 
     def run(self, outcomes: Sequence[Outcome]) -> dict[int, Verified]:
         """
@@ -101,11 +111,11 @@ class Verification:
             By trial. With `verified` False, the figures are those of the highest level observed to be kept.
         """
         candidates = [_candidate(outcome, self.objective) for outcome in outcomes]
-        rivals = [candidate for candidate in candidates if candidate.outcome.trial != 0]
         for turn in range(2 * self.objective.search.verify.repeats):
             for candidate in _rotated(candidates, turn):
                 if not candidate.dropped and not self.expired() and not _settled(candidate, self.objective):
-                    self._session(candidate, rivals if candidate.outcome.trial == 0 else [])
+                    matched = candidate.outcome.trial in self.matched
+                    self._session(candidate, [each for each in candidates if matched and each is not candidate])
         return {candidate.outcome.trial: _verified(candidate, self.objective) for candidate in candidates}
 
     def _session(self, candidate: _Candidate, rivals: Sequence[_Candidate]) -> None:
@@ -121,6 +131,8 @@ class Verification:
         virtual = 0.0
         try:
             with self.launcher.deployment(outcome.configuration, self.logs(outcome, candidate.sessions)) as running:
+                if self.check is not None:
+                    self.check(outcome.configuration, running)
                 for level in self._levels(candidate, running, rivals):
                     virtual += level.counters.get("level_seconds", 0.0)
         except ConfigurationFailed as error:
@@ -163,21 +175,21 @@ class Verification:
         self.listen(LevelEnded(trial, level, unit(self.objective)))
         return level, data
 
-    def _matching_load(self, baseline: _Candidate, rivals: Sequence[_Candidate]) -> float | None:
+    def _matching_load(self, candidate: _Candidate, rivals: Sequence[_Candidate]) -> float | None:
         """
-        A load that the baseline must break for a gain to be shown, or None where it costs less than the rivals anyway.
+        A load that it must break for a rival's gain to be shown, or None where it costs less than the rivals anyway.
 
         At most the load at which it would cost as much as the best rival, less `min_gain`; a tenth above the load that
         it broke in the search where that is lower, which shows a larger gain.
         """
-        final = baseline.finals[-1]
+        final = candidate.finals[-1]
         if final is None or final.score is None or not rivals:
             return None
         rival = min(rivals, key=lambda each: self.weigh(each.outcome) / each.rungs[each.at])
-        share = self.weigh(baseline.outcome) / self.weigh(rival.outcome)
+        share = self.weigh(candidate.outcome) / self.weigh(rival.outcome)
         load = 0.995 * (1 - self.objective.search.min_gain) * rival.rungs[rival.at] * share
-        if baseline.outcome.broken_at is not None:
-            load = min(load, 1.1 * baseline.outcome.broken_at)
+        if candidate.outcome.broken_at is not None:
+            load = min(load, 1.1 * candidate.outcome.broken_at)
         if closed_loop(self.objective):
             load = float(math.floor(load))
         return load if load > final.offered else None

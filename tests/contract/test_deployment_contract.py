@@ -11,7 +11,7 @@ import pytest
 from support.deployments import level, shim_objective, shims
 
 from tuner.configuration import Configuration
-from tuner.deployment import Launcher
+from tuner.deployment import Answering, Launcher
 from tuner.deployment.local import LocalLauncher
 from tuner.deployment.simulated import SimulatedLauncher
 from tuner.load.plan import LevelPlan
@@ -128,6 +128,19 @@ def test_level_that_breaks_a_limit_is_stopped_early(kind, tmp_path):
         data = running.drive(plan)
     assert (data.stopped, data.stop_detail) == ("slo", "ttft_p95")
     assert sum(record.phase == "measured" for record in data.records) < 500
+
+
+def test_live_deployments_answer_single_questions(kind, tmp_path):
+    """One completion outside of any level, counted by the engine; what is simulated answers nothing."""
+    body = {"model": kind.objective.model, "prompt": "one two three", "max_tokens": 2, "temperature": 0}
+    with kind.launcher.deployment(CONFIGURATION, tmp_path) as running:
+        assert isinstance(running, Answering) == (running.source == "live")
+        if isinstance(running, Answering):
+            before = running.counters()["prompt_tokens_total"]
+            status, answer = running.ask(body)
+            assert (status, json.loads(answer)["usage"]["completion_tokens"]) == (200, 2)
+            running.forget()
+            assert running.counters()["prompt_tokens_total"] - before == 3
 
 
 def test_facts_and_commands_are_json(kind, tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 from support.scripted import ScriptedLauncher
 
 from tuner.events import Event
+from tuner.guard import Guard
 from tuner.ledger import Ledger
 from tuner.optimize import Run
 from tuner.samplers import Proposals
@@ -47,6 +48,7 @@ class Bench:
     parallel: int = 1
     name: str = "s"
     transfer: Transfer = field(default_factory=Transfer)
+    guard: Guard | None = None
     events: list[Event] = field(default_factory=list)
 
     def ledger(self) -> Ledger:
@@ -82,5 +84,6 @@ class Bench:
                 parallel=self.parallel,
                 listen=self.events.append,
                 transfer=read(ledger),
+                guard=self.guard,
             )
             return Run(study, self.launcher, ledger, Silent(), self.events.append, "simulated").go()

@@ -89,6 +89,17 @@ SPLIT_OR_STORED = {
         {"engine": Engine(stores={"lmcache": ("/lm/bin/lmcache", "server")})},
         {"kv_store": "lmcache", "kv_store_ram_gib": 64, "enable_prefix_caching": True},
     ),
+    "store-lmcache-blending": (
+        {"engine": Engine(env={"LMCACHE_LOG_LEVEL": "INFO"}, flags={"enforce_eager": True})},
+        {
+            "replicas": 2,
+            "tensor_parallel_size": 2,
+            "kv_store": "lmcache",
+            "kv_store_ram_gib": 64,
+            "lmcache_blending": True,
+            "enable_prefix_caching": False,
+        },
+    ),
     "store-cpu-offload": (
         {},
         {"replicas": 2, "data_parallel_size": 2, "kv_store": "cpu_offload", "kv_store_ram_gib": 64},

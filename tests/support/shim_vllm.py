@@ -20,6 +20,16 @@ The environment says how it behaves:
 A shim with a KV transfer knows its side: SHIM_MODE_PREFILL, SHIM_DIE_AFTER_DECODE and so on win over the plain ones. On
 the decode side `recompute` counts prompts as its own work although they were prefilled, `disagree` fails such requests;
 `port_taken` cannot bind its side channel.
+
+Asked for log-probabilities it says tokens that depend on the prompt alone, the second likeliest half as likely as the
+first. SHIM_SAYS (SHIM_SAYS_DECODE …) spoils them:
+
+    rounding   the second likeliest at the tenth token, and other words from there on
+    unlikely   the third likeliest, 200 times less likely, at the third token
+    foreign    a token that nobody expects, at the third token
+    foreign_1  the same, in the first answer alone
+    spoilt     the same, where the prompt came before
+    silent     no log-probabilities; refused   HTTP 400 for whoever asks for them
 """
 
 import json
@@ -29,6 +39,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -45,6 +56,7 @@ DELAY_S = float(os.environ.get("SHIM_DELAY", "0"))
 TOKEN_S = float(os.environ.get("SHIM_TOKEN_S", "0.002"))
 DIE_AFTER = int(told("SHIM_DIE_AFTER", "0"))
 HITS = float(told("SHIM_HITS", "0"))
+SAYS = told("SHIM_SAYS", "")
 RECORD = os.environ.get("SHIM_RECORD")
 OOM_LOG = """\
 (Worker pid=7) ERROR 11-29 18:00:00 [multiproc_executor.py:1063] Traceback (most recent call last):
@@ -70,6 +82,7 @@ class Counts:
         self.lock = threading.Lock()
         self.requests = self.prompt_tokens = self.generation_tokens = self.running = self.resets = 0
         self.transferred = self.transfers = 0
+        self.seen = []
 
 
 COUNTS = Counts()
@@ -86,6 +99,25 @@ def flag(name, default=None):
 
 
 MODEL = flag("served-model-name") or (sys.argv[2] if len(sys.argv) > 2 else "model")
+
+
+def greedy(prompt, count):
+    """Tokens and their likeliest alternatives, as a completion with `logprobs` tells them."""
+    text = json.dumps(prompt)
+    own = [zlib.crc32(text.encode()) % 90_000 + 10 * place for place in range(count)]
+    likely = [{f"token_id:{token + k}": -0.5 - (0.7, 5.3)[k - 1] * (k > 0) for k in range(3)} for token in own]
+    with COUNTS.lock:
+        again, first = text in COUNTS.seen, not COUNTS.seen
+        COUNTS.seen.append(text)
+    if SAYS == "rounding":
+        own = [token + (place == 9) + 5 * (place > 9) for place, token in enumerate(own)]
+    elif SAYS == "unlikely":
+        own[2] += 2
+    elif SAYS == "foreign" or (SAYS == "foreign_1" and first) or (SAYS == "spoilt" and again):
+        own[2] += 7
+    tokens = [f"token_id:{token}" for token in own]
+    said = {"text": " ".join(tokens), "finish_reason": "length"}
+    return said if SAYS == "silent" else said | {"logprobs": {"tokens": tokens, "top_logprobs": likely}}
 
 
 def metrics():
@@ -182,8 +214,12 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if body.get("stream"):
                 self.stream(count, asked, chat="messages" in body, usage=usage)
+            elif "logprobs" in body and SAYS == "refused":
+                self.answer({"error": {"message": "max_logprobs is 0"}}, 400)
             else:
-                self.answer({"choices": [{"text": " x" * count, "finish_reason": "length"}], "usage": usage})
+                plain = {"text": " x" * count, "finish_reason": "length"}
+                said = greedy(prompt, count) if "logprobs" in body else plain
+                self.answer({"choices": [said], "usage": usage})
         finally:
             with COUNTS.lock:
                 COUNTS.running -= 1

@@ -14,7 +14,7 @@ every way out, nothing that was started is left.
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tuner.configuration import Configuration
 from tuner.load.plan import LevelData, LevelPlan
@@ -41,6 +41,26 @@ class Running(Protocol):
             ConfigurationFailed: A process died under the load (`server_died`, `role_lost`, `out_of_memory`).
             InfrastructureFailed: The node was lost, or the client could not run.
         """
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A running deployment that can be asked single questions outside of any level: what the tuner started itself."""
+
+    def ask(self, body: Mapping[str, object]) -> tuple[int, bytes]:
+        """
+        Status and body of one completion, from the endpoint; status 0 stands for no response.
+
+        Raises:
+            ConfigurationFailed, InfrastructureFailed: A process died.
+            Interrupted: Somebody asked to stop.
+        """
+
+    def forget(self) -> None:
+        """Empty the engines' own prefix caches; a store keeps what it has."""
+
+    def counters(self) -> Mapping[str, float]:
+        """Counters of the engines since they started."""
 
 
 class Deployment(Protocol):

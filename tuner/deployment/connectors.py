@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tuner.canary import SEPARATOR
 from tuner.configuration import Configuration, Role
 from tuner.deployment import stores
 from tuner.deployment.spec import PortNeed
@@ -118,8 +119,10 @@ def _cpu_offload(configuration: Configuration, role: Role, _: Pool) -> _Connecto
     )
 
 
-def _lmcache(*_: object) -> _Connector:
-    """The connector of LMCache's multi-process mode."""
+def _lmcache(configuration: Configuration, role: Role, _: Pool) -> _Connector:
+    """The connector of LMCache's multi-process mode, which has a server; blending works within the engines alone."""
+    if configuration.lossy:
+        return _lmcache_blending(configuration, role)
     server = stores.LMCACHE
     return _Connector(
         {
@@ -131,6 +134,28 @@ def _lmcache(*_: object) -> _Connector:
             },
         }
     )
+
+
+def _lmcache_blending(configuration: Configuration, role: Role) -> _Connector:
+    """
+    CacheBlend: parts of a prompt are reused wherever they stand, and a share of their tokens is computed again.
+
+    LMCache keeps the blocks in memory of its own beside every rank of every engine; each gets an equal share. Settings
+    are those of LMCache's own example (`examples/blend_kv_v1`).
+    """
+    size_gib = float(configuration.effective.get("kv_store_ram_gib") or 0) / role.units
+    env = {
+        "LMCACHE_CHUNK_SIZE": str(stores.LMCACHE_CHUNK_TOKENS),
+        "LMCACHE_LOCAL_CPU": "True",
+        "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{size_gib:g}",
+        "LMCACHE_USE_LAYERWISE": "True",
+        "LMCACHE_ENABLE_BLENDING": "True",
+        "LMCACHE_BLEND_SPECIAL_STR": SEPARATOR,
+        "LMCACHE_BLEND_CHECK_LAYERS": "1",
+        "LMCACHE_BLEND_RECOMPUTE_RATIOS": "0.15",
+        "LMCACHE_BLEND_MIN_TOKENS": str(stores.LMCACHE_CHUNK_TOKENS),
+    }
+    return _Connector({"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}, env)
 
 
 def _mooncake_store(configuration: Configuration, _: Role, pool: Pool) -> _Connector:

@@ -119,7 +119,7 @@ class Instance:
             oom_killed=process.oom_killed,
         )
 
-    def request(self, method: str, path: str, timeout_s: float = 10.0) -> tuple[int, bytes]:
+    def request(self, method: str, path: str, timeout_s: float = 10.0, body: object = None) -> tuple[int, bytes]:
         """
         Ask its `http` port. Status 0 stands for no answer.
 
@@ -128,7 +128,8 @@ class Instance:
         if self._process is None or self._process.poll() is not None:
             return 0, b""
         try:
-            return request(method, self._place.host, self._ports.ports["http"], path, timeout_s=timeout_s)
+            port = self._ports.ports["http"]
+            return request(method, self._place.host, port, path, body=body, timeout_s=timeout_s)
         except (OSError, http.client.HTTPException):
             return 0, b""
 

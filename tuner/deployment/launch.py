@@ -23,7 +23,7 @@ from tuner.deployment.spec import Address, Command, ProcessSpec, environment, ma
 from tuner.errors import ConfigurationFailed, InfrastructureFailed, Interrupted
 from tuner.load import traces
 from tuner.load.endpoint import Endpoint
-from tuner.load.plan import LevelData, LevelPlan
+from tuner.load.plan import FILL_LEVELS, LevelData, LevelPlan
 from tuner.load.shape import RequestShapes, Rows, level_requests
 from tuner.slo import Arrivals, Objective, Synthetic
 
@@ -32,10 +32,9 @@ _WATCH_S = 0.5
 _SAMPLE_S = 1.0
 _COUNTER_TRIES = 3
 _RESET_LIMIT_S = 30.0
+_ANSWER_LIMIT_S = 120.0
 _LEASE_S = 30.0  # vLLM's `kv_lease_duration` of NIXL
 _ENGINES = frozenset({"engine", "prefill", "decode"})
-#: Fill requests of `cache: warm` take their prompts from level numbers that no measured level has.
-_FILL_LEVELS = 1_000_000
 _FILL_CONCURRENCY = 4
 
 _NO_CLAIM = Claim()
@@ -69,7 +68,7 @@ class Handle(Protocol):
 
     def ended(self) -> Failure | None: ...
 
-    def request(self, method: str, path: str, timeout_s: float = 10.0) -> tuple[int, bytes]: ...
+    def request(self, method: str, path: str, timeout_s: float = 10.0, body: object = None) -> tuple[int, bytes]: ...
 
     def stop(self) -> list[int]: ...
 
@@ -164,7 +163,7 @@ class Launch:
             raise AssertionError("drive needs an entered deployment")
         self._raise_if_dead(None)
         self._prepare_cache(plan)
-        before = self._counters()
+        before = self.counters()
         samples: list[Mapping[str, float]] = []
         done = threading.Event()
         sampler = threading.Thread(target=self._sample, args=(samples, done), name="engine-gauges", daemon=True)
@@ -182,7 +181,7 @@ class Launch:
             return replace(data, samples=tuple(samples))
         self._look_for_deaths()
         self._raise_if_dead(data)
-        counted = counters.difference(before, self._counters())
+        counted = counters.difference(before, self.counters())
         asked = counted.get("prefix_cache_queries_total", 0.0)
         if asked > 0:
             self._facts["prefix_cache_hit_share"] = round(counted.get("prefix_cache_hits_total", 0.0) / asked, 4)
@@ -193,6 +192,20 @@ class Launch:
             if failure is not None:
                 raise failure
         return data
+
+    def ask(self, body: Mapping[str, object]) -> tuple[int, bytes]:
+        """One completion outside of any level; see `Answering.ask`."""
+        self._raise_if_interrupted()
+        endpoint = next(spec.name for spec in self._specs if spec.endpoint)
+        found = self._handles[endpoint].request("POST", "/v1/completions", _ANSWER_LIMIT_S, body)
+        self._look_for_deaths()
+        self._raise_if_dead(None)
+        return found
+
+    def forget(self) -> None:
+        """Empty the engines' own prefix caches; see `Answering.forget`."""
+        for spec, handle in self._engines():
+            self._reset(spec.name, handle, "/reset_prefix_cache")
 
     def _shapes(self, data: LevelData) -> RequestShapes | None:
         """What the requests of a level share, where a store has to be proven."""
@@ -339,7 +352,8 @@ class Launch:
                     return str(json.loads(body)["version"])
         return "unknown"
 
-    def _counters(self) -> dict[str, float]:
+    def counters(self) -> dict[str, float]:
+        """Counters of all engines since they started."""
         parts = []
         for spec, handle in self._engines():
             for _ in range(_COUNTER_TRIES):  # a busy engine may be late, and without its counters nothing is proven
@@ -414,7 +428,7 @@ class Launch:
                 replace(
                     plan,
                     workload=filling,
-                    number=_FILL_LEVELS + plan.number,
+                    number=FILL_LEVELS + plan.number,
                     rate_rps=None,
                     concurrency=min(_FILL_CONCURRENCY, requests),
                     min_requests=requests,

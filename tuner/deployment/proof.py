@@ -49,11 +49,11 @@ def refuted(claimed: Claim, data: LevelData, shapes: RequestShapes | None) -> Co
         shapes: Of the level's requests; None where it is unknown what they share.
     """
     if claimed.transfer and (cause := _not_transferred(data)) is not None:
-        return ConfigurationFailed("pd_not_effective", cause)
+        return ConfigurationFailed("pd_not_effective", cause, data.counters)
     if claimed.store != "none" and shapes is not None:
         cause = _never_hit(claimed, data, shapes)
         if cause is not None:
-            return ConfigurationFailed("store_not_effective", cause)
+            return ConfigurationFailed("store_not_effective", cause, data.counters)
     return None
 
 

@@ -107,10 +107,10 @@ class RayHandle:
         failure: Failure = failed.exception()
         return failure
 
-    def request(self, method: str, path: str, timeout_s: float = 10.0) -> tuple[int, bytes]:
+    def request(self, method: str, path: str, timeout_s: float = 10.0, body: object = None) -> tuple[int, bytes]:
         """See `Instance.request`."""
-        status, body = _get(self._actor.request.remote(method, path, timeout_s), timeout_s + 30)
-        return int(status), bytes(body)
+        status, answer = _get(self._actor.request.remote(method, path, timeout_s, body), timeout_s + 30)
+        return int(status), bytes(answer)
 
     def pids(self) -> list[int]:
         """Pids of server and guardian on their node."""

@@ -152,9 +152,9 @@ class InstanceActor:
         except OSError:
             return b""
 
-    def request(self, method: str, path: str, timeout_s: float) -> tuple[int, bytes]:
+    def request(self, method: str, path: str, timeout_s: float, body: object = None) -> tuple[int, bytes]:
         """Ask its `http` port."""
-        return self._made.request(method, path, timeout_s)
+        return self._made.request(method, path, timeout_s, body)
 
     def pids(self) -> list[int]:
         """Pids of server and guardian."""

@@ -136,7 +136,7 @@ class SimulatedLauncher:
         roles = tuple(role.name for role in configuration.roles)
         if configuration.mode not in ("aggregated", "disaggregated") or roles not in setup.ROLES:
             return f"mode {configuration.mode} is not simulated"
-        store = configuration.knobs.get("kv_store") or "none"
+        store = "lmcache with blending" if configuration.lossy else configuration.kv_store
         if store != "none" and store not in storing.KINDS:
             return f"kv_store {store} is not simulated"
         for role in configuration.roles:

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {"lmcache": ("lmcache", "server"), "mo
 #: A store that is not ready by then hangs: none has a model to load.
 READY_LIMIT_S = 120.0
 _ENV_PREFIXES = ("LMCACHE_", "MC_", "MOONCAKE_")
+LMCACHE_CHUNK_TOKENS = 256
 _ENGINE_BUFFER_BYTES = 64 * 1024**2
 #: Runs Mooncake's store service, whose REST interface listens on every address, on one address alone.
 _SEGMENT_PROGRAM = """\
@@ -54,7 +55,7 @@ def specs(configuration: Configuration, objective: Objective, pool: Pool) -> tup
         "mooncake": _mooncake,
     }
     make = build.get(configuration.kv_store)
-    return () if make is None else make(configuration, objective, pool)
+    return () if make is None or configuration.lossy else make(configuration, objective, pool)
 
 
 def protocol(pool: Pool) -> str:
@@ -79,7 +80,16 @@ def _lmcache(configuration: Configuration, objective: Objective, _: Pool) -> tup
     size = str(int(_gib(configuration, "ram")))
     argv = [*_command(objective, "lmcache"), "--host", "${host}", "--port", "${port:rpc}"]
     argv += ["--http-port", "${port:http}", "--prometheus-port", "${port:prometheus}"]
-    argv += ["--l1-size-gb", size, "--l1-init-size-gb", size, "--eviction-policy", "LRU", "--chunk-size", "256"]
+    argv += [
+        "--l1-size-gb",
+        size,
+        "--l1-init-size-gb",
+        size,
+        "--eviction-policy",
+        "LRU",
+        "--chunk-size",
+        str(LMCACHE_CHUNK_TOKENS),
+    ]
     argv += ["--hash-algorithm", "blake3", "--max-workers", "2", "--supported-transfer-mode", "auto"]
     return (_spec(objective, LMCACHE, argv, Readiness("tcp", "rpc"), ports=("http", "rpc", "prometheus")),)
 

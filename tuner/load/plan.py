@@ -7,6 +7,9 @@ from typing import Literal
 from tuner.records import Record
 from tuner.slo import Slo, Workload
 
+#: The level of number `FILL_LEVELS + n` fills the caches for level n: with its shared prefixes, and prompts of its own.
+FILL_LEVELS = 1_000_000
+
 
 @dataclass(frozen=True)
 class LevelPlan:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tuner.errors import InputError
 from tuner.load.arrivals import TOKENS, IntArray, generator
-from tuner.load.plan import LevelPlan
+from tuner.load.plan import FILL_LEVELS, LevelPlan
 from tuner.load.shape import RequestShapes
 from tuner.slo import Prompts, Synthetic
 
@@ -182,7 +182,7 @@ class Prompter:
         if found is None:
             if len(self._blocks) >= _MOST_BLOCKS_KEPT:
                 self._blocks.clear()
-            random = generator(self._plan.seed, self._plan.number, TOKENS, _BLOCK, block)
+            random = generator(self._plan.seed, self._plan.number % FILL_LEVELS, TOKENS, _BLOCK, block)
             found = self._blocks[block] = random.integers(vocabulary, size=self._shapes.block_tokens)
         return found
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from tuner.report import plots, rows, template, text, words
 from tuner.report.evidence import Entry, Evidence, Measured, read
-from tuner.report.levers import levers, not_tried
+from tuner.report.levers import ABOUT_ANSWERS, answers, levers, not_tried
 from tuner.report.limits import limit_name, limit_rows
 from tuner.report.plots import Boundary, Curve
 from tuner.runfiles import replace_bytes
@@ -60,8 +60,10 @@ def _context(evidence: Evidence) -> dict[str, Any]:
         "good": rows.good_means(evidence),
         "tails": rows.tail_rows(tails),
         "charts": list(_charts(evidence, tails)),
-        "levers": levers(result, evidence.outcomes, resolution=result["resolution"]),
-        "not_tried": not_tried(evidence.outcomes),
+        "about_answers": ABOUT_ANSWERS,
+        "answers": answers(result),
+        "levers": levers(result),
+        "not_tried": not_tried(result),
         "ladder": [(who, _ladder(entry)) for who, (entry, _) in tails.items() if entry["ladder"]],
         "load_unit": result["load"]["unit"],
         "unit": result["unit"],

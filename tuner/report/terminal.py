@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tuner.report import rows, text, words
 from tuner.report.evidence import Entry, Evidence, read
-from tuner.report.levers import Lever, levers, not_tried
+from tuner.report.levers import ABOUT_ANSWERS, Answer, Lever, answers, levers, not_tried
 from tuner.report.limits import limit_rows
 
 #: Columns before what stands below a trial's figures.
@@ -44,8 +44,9 @@ def render(study: Path | Evidence, console: Console) -> None:
         console.print(Text(f"  {words.sentence(line)}"))
     if named is not None:
         _named(evidence, named, console, sim)
-    _print(console, _levers(levers(result, evidence.outcomes, resolution=result["resolution"]), evidence.currency, sim))
-    same = not_tried(evidence.outcomes)
+    _answers(answers(result), console, sim)
+    _print(console, _levers(levers(result), evidence.currency, sim))
+    same = not_tried(result)
     if same:
         console.print(Text(f"Not tried, because every trial had the same value: {'; '.join(same)}.", style="dim"))
     _trials(evidence, console, sim)
@@ -81,6 +82,22 @@ def _named(evidence: Evidence, named: Entry, console: Console, sim: str) -> None
     for tail in rows.tail_rows(tails):
         views.add_row(*_plain(tail.view, tail.who, tail.value, tail.limit, tail.over))
     _print(console, views)
+
+
+def _answers(found: Sequence[Answer], console: Console, sim: str) -> None:
+    """A sentence for each question; below it both configurations and how the one differs from the other."""
+    if not found:
+        return
+    console.print(Text(f"\nDoes each lever pay?{sim}", style="bold"))
+    console.print(Text(ABOUT_ANSWERS, style="dim"))
+    for answer in found:
+        console.print(Text(answer.said, style="" if answer.tried else "dim"))
+        for side in answer.sides:
+            below = f"{side.who}: {side.cost}; {side.basis}; {side.distinct}"
+            console.print(Padding(Text(below, style="dim"), (0, 0, 0, _NAMES)))
+        known = [f"{name} {text.tight(change)}" for name, change in answer.changes if change != text.UNKNOWN]
+        if known:
+            console.print(Padding(Text(", ".join(known)), (0, 0, 0, _NAMES)))
 
 
 def _levers(found: Sequence[Lever], currency: str, sim: str) -> Table:

@@ -53,7 +53,7 @@ def role_of_named(result: Result) -> str:
 
 def figure(result: Result, entry: Mapping[str, Any] | None) -> str:
     """What the study optimised, at this configuration, with its unit."""
-    value, kind = _value(result, entry), result.get("objective")
+    value, kind = optimised(result, entry), result.get("objective")
     if kind == "goodput":
         return text.UNKNOWN if value is None else f"{text.number(value)} good requests/s"
     if kind == "goodput_per_gpu":
@@ -73,7 +73,7 @@ def comparison(result: Result) -> str:
         return why
     if entry["trial"] == base["trial"]:
         return "it is the baseline itself"
-    difference = text.change(_value(result, entry), _value(result, base))
+    difference = text.change(optimised(result, entry), optimised(result, base))
     against = "the same as" if difference == "the same" else f"{difference} than"
     return f"{against} the baseline{_bound(result)}"
 
@@ -91,7 +91,7 @@ def no_baseline(result: Result) -> str:
     if base["state"] != "feasible":
         why = base.get("cause") or base.get("reason") or "no reason given"
         return f"no baseline: it ended as {outcome(base['state'])} ({why})"
-    return "" if _value(result, base) is not None else "no baseline cost: it served nothing good"
+    return "" if optimised(result, base) is not None else "no baseline cost: it served nothing good"
 
 
 def load(entry: Mapping[str, Any] | None) -> str:
@@ -246,7 +246,7 @@ def _interrupted(result: Result) -> str:
     return f"Interrupted. Best so far: trial {entry['trial']} at {figure(result, entry)}, {standing(entry)}."
 
 
-def _value(result: Result, entry: Mapping[str, Any] | None) -> float | None:
+def optimised(result: Result, entry: Mapping[str, Any] | None) -> float | None:
     if entry is None:
         return None
     goodput, kind = entry.get("goodput_rps"), result.get("objective")
