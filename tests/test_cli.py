@@ -17,7 +17,10 @@ from tuner.ledger import Ledger
 from tuner.objective import score
 
 SHIM = Path(__file__).parent / "support" / "shim_vllm.py"
-COMMANDS = {"init", "check", "doctor", "optimize", "measure", "report", "rescore", "export", "calibrate", "sync", "ui"}
+COMMANDS = {
+    "init", "check", "doctor", "optimize", "nightly", "measure", "report", "history", "rescore", "export", "calibrate",
+    "sync", "ui",
+}  # fmt: skip
 HEAVY = ("optuna", "ray", "mlflow", "pandas", "numpy", "scipy", "matplotlib")
 #: A simulated study of seconds; windows of a second of virtual time.
 OBJECTIVE = """\
@@ -177,7 +180,16 @@ def test_a_fault_in_a_file_is_one_line_with_its_place(tuner, home, command, faul
     assert [path.name for path in (home / "runs").iterdir() if path.is_dir()] == ["first"]
 
 
-@pytest.mark.parametrize("command", [["report"], ["sync"], ["rescore", "--slo", "slo.yaml"], ["calibrate"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["report"],
+        ["sync"],
+        ["rescore", "--slo", "slo.yaml"],
+        ["calibrate"],
+        ["optimize", "--slo", "slo.yaml", "--mlflow", "off", "--warm-start"],
+    ],
+)
 def test_an_unknown_study_is_answered_with_the_nearest(tuner, home, command):
     """Wherever a study is named."""
     code, out, err = tuner(*command, "frist")
@@ -208,6 +220,26 @@ def test_a_resume_with_another_promise_is_refused(tuner, home):
     assert "--study" in one_line(err)
     assert "(slo.ttft.p95 0.5s → 0.4s)" in err
     assert (home / "runs/first/result.json").read_bytes() == before
+
+
+def test_a_warm_start_says_what_came_from_where(tuner, home):
+    """The newest study of this kind gives its points; its baseline is no point of the space, and nothing is dropped."""
+    arguments = ["optimize", "--slo", "slo.yaml", "--study", "second", "--warm-start", "latest", "--mlflow", "off"]
+    code, out, err = tuner(*arguments, "--json")
+    (source,) = strict(out)["warm_start"]["sources"]
+    assert code == 0
+    assert (source["study"], source["told"], source["outside"], source["differs"]) == ("first", 2, 0, [])
+    assert "From study first:" in err
+    _, out, _ = tuner("report", "second")
+    assert "From study first:" in out
+    assert "From study first:" in (home / "runs/second/report.html").read_text(encoding="utf-8")
+
+
+def test_history_without_nights_is_wrong_input(tuner, home):
+    """One line that says how to begin."""
+    code, out, err = tuner("history", "--json")
+    assert (code, out) == (2, "")
+    assert "tuner nightly" in one_line(err)
 
 
 def test_measure_wants_one_of_two(tuner, home):

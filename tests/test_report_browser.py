@@ -5,9 +5,9 @@ import subprocess
 from html import escape, unescape
 
 import pytest
-from support import study_fixture
+from support import nights_fixture, study_fixture
 
-from tuner.report import html
+from tuner.report import history, historypage, html
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -51,10 +51,13 @@ function labels() {
 """
 
 
-@pytest.fixture(scope="module", params=["winner", "no_feasible", "long names"])
+@pytest.fixture(scope="module", params=["winner", "no_feasible", "long names", "nights"])
 def source(request, tmp_path_factory):
-    """The page of a study, with a probe in place of its ban on scripts."""
+    """The page of a study, or of many nights, with a probe in place of its ban on scripts."""
     runs = tmp_path_factory.mktemp("runs")
+    if request.param == "nights":
+        nights_fixture.fortnight(runs)
+        return probed(historypage.page(history.read(runs, None)))
     status = "winner" if request.param == "long names" else request.param
     study = study_fixture.build(runs, name="s", status=status)
     if request.param == "long names":
@@ -63,7 +66,10 @@ def source(request, tmp_path_factory):
         found.update(model=long, warnings=[long], engine={"vllm": long})
         found["winner"]["configuration"] = {"model": long, "y" * 120: long}
         (study / "result.json").write_text(json.dumps(found))
-    page = html.write(study).read_text()
+    return probed(html.write(study).read_text())
+
+
+def probed(page: str) -> str:
     banned = re.sub(r"<meta http-equiv[^>]*>", "", page)
     return banned.replace("</body>", PROBE)
 

@@ -1,6 +1,10 @@
 """Which kind of deployment a study uses: live through Ray, live on this machine, or simulated."""
 
 import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tuner.deployment import Launcher
@@ -70,3 +74,16 @@ def launcher_for(
             return RayLauncher(objective, address=ray, study=str(registry.resolve()))
         case _:
             raise ValueError(backend)
+
+
+@contextmanager
+def launcher_until(stop_at: float, launcher: Launcher) -> Iterator[Launcher]:
+    """A launcher that is interrupted at a time (as of `time.time`), and closed at the end of the block."""
+    timer = threading.Timer(min(stop_at - time.time(), threading.TIMEOUT_MAX), launcher.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield launcher
+    finally:
+        timer.cancel()
+        launcher.close()

@@ -25,11 +25,13 @@ app = typer.Typer(
     help="Find the vLLM deployment that serves your traffic within its latency promises for the least money.",
 )
 
-OK, WRONG_INPUT, NOT_FEASIBLE, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
+OK, WRONG_INPUT, NOT_FEASIBLE, FAILED, REGRESSED, INTERRUPTED = 0, 2, 3, 4, 5, 130
 #: Seconds in which ending what was started is not interrupted again.
 PATIENCE_S = 30.0
 #: Exit code of a study by its status.
 STATUS_CODES = {"winner": OK, "no_gain": OK, "no_feasible": NOT_FEASIBLE, "failed": FAILED, "interrupted": INTERRUPTED}
+#: Exit code of a night by its status.
+NIGHT_CODES = {"promoted": OK, "kept": OK, "no_feasible": NOT_FEASIBLE, "failed": FAILED, "regressed": REGRESSED}
 
 
 class Backend(StrEnum):
@@ -130,6 +132,9 @@ def optimize(
     storage: Annotated[
         str | None, typer.Option("--storage", help="Optuna storage URL. [default: a file of the study]")
     ] = None,
+    warm_start: Annotated[
+        str | None, typer.Option("--warm-start", help="Begin with what STUDY, or `latest`, found.", metavar="STUDY")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search for the cheapest deployment that keeps the SLO."""
@@ -151,6 +156,7 @@ def optimize(
         ray=ray,
         mlflow=mlflow,
         storage=storage,
+        warm_start=warm_start,
     )
     with _progress() as listen:
         path, result = run(request, listen)
@@ -162,6 +168,54 @@ def optimize(
         terminal.render(found, _console(stderr=False))
         typer.echo(f"report: {page}")
     raise typer.Exit(STATUS_CODES[str(result["status"])])
+
+
+@app.command()
+def nightly(
+    slo: Slo,
+    *,
+    until: Annotated[
+        str | None, typer.Option("--until", help="When all must be over: 06:00, or a date and time.", metavar="TIME")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", help='Such as "6 gpu-hours", "2h" or "50 USD".', metavar="BUDGET")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen and how long it takes.")] = False,
+    space: Annotated[Path | None, typer.Option("--space", help="Space file, or the name of a shipped one.")] = None,
+    backend: Annotated[Backend | None, typer.Option("--backend", help="Where to deploy. [default: as in FILE]")] = None,
+    runs: Runs = RUNS,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Trials, the incumbent included.")] = None,
+    ray: Annotated[str | None, typer.Option("--ray", help="Address of a Ray cluster.", metavar="ADDRESS")] = None,
+    mlflow: Mlflow = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what is deployed again, look for something better, and promote it only if it is proven."""
+    from dataclasses import asdict
+
+    from tuner import nightplan
+    from tuner.nightly import nightly as run
+    from tuner.report import nightpage
+    from tuner.units import parse_budget
+
+    request = nightplan.NightRequest(
+        slo=slo,
+        until=until,
+        budget=parse_budget(budget) if budget else None,
+        space=space,
+        backend=backend.value if backend else None,
+        runs=runs,
+        trials=trials,
+        ray=ray,
+        mlflow=mlflow,
+    )
+    if dry_run:
+        plan = nightplan.plan(request)
+        typer.echo(_dump(asdict(plan)) if as_json else nightplan.text(plan))
+        return
+    with _progress() as listen:
+        found, before = run(request, listen)
+    typer.echo(_dump(asdict(found)) if as_json else nightpage.text(found, before), nl=as_json)
+    raise typer.Exit(NIGHT_CODES[found.status])
 
 
 @app.command()
@@ -212,6 +266,28 @@ def report(study: StudyName, *, runs: Runs = RUNS, as_json: Json = False) -> Non
     else:
         terminal.render(found, _console(stderr=False))
         typer.echo(f"report: {page}")
+
+
+@app.command()
+def history(
+    *,
+    slo: Annotated[
+        str | None,
+        typer.Option("--slo", help="Objective file, or its name, where there are several.", metavar="FILE|NAME"),
+    ] = None,
+    runs: Runs = RUNS,
+    as_html: Annotated[bool, typer.Option("--html", help="Write the page with plots, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what the incumbent was over the nights, and what changed when."""
+    from tuner.report import history as nights
+    from tuner.report import historypage
+
+    found = nights.read(runs, slo)
+    page = historypage.write(found) if as_html else None
+    typer.echo(_dump(nights.as_json(found)) if as_json else nights.as_text(found))
+    if page is not None:
+        typer.echo(f"page: {page}", err=as_json)
 
 
 @app.command()

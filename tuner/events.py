@@ -56,7 +56,14 @@ class Note:
     warning: bool = False
 
 
-Event = TrialStarted | LevelStarted | LevelEnded | TrialEnded | BudgetChanged | Note
+@dataclass(frozen=True)
+class NightStep:
+    """A night has come to a step of its own: `begun`, `measured`, `compared`, `decided`, `promoted` or `ended`."""
+
+    name: str
+
+
+Event = NightStep | TrialStarted | LevelStarted | LevelEnded | TrialEnded | BudgetChanged | Note
 Listener = Callable[[Event], None]
 
 

@@ -64,6 +64,7 @@ class Ledger:
         versions: Mapping[str, str] | None = None,
         git_sha: str | None = None,
         extra: Mapping[str, object] | None = None,
+        files: Mapping[str, object] | None = None,
     ) -> Self:
         """
         Begin a study. It appears under its name complete or not at all.
@@ -78,6 +79,7 @@ class Ledger:
             versions: None = those of this environment.
             git_sha: Commit of the tree that the study was started from, if any.
             extra: Further entries of `study.json`.
+            files: Further JSON files at the study's top, by name.
 
         Raises:
             InputError: The name is invalid or taken.
@@ -94,6 +96,7 @@ class Ledger:
                 "source": source,
                 **(extra or {}),
             },
+            files,
         )
         return cls(path)
 

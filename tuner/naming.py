@@ -11,7 +11,7 @@ from tuner.errors import InputError
 LONGEST = 80
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: What lies in the runs directory beside the studies, in lower case.
-RESERVED = ("readme.md", "mlflow.db", "mlflow-artifacts", "reference", "history", "calibrations")
+RESERVED = ("readme.md", "mlflow.db", "mlflow-artifacts", "reference", "history", "calibrations", "nightly")
 _RESERVED_ENDINGS = (".corrupt", ".tmp", ".db", ".lock")
 
 

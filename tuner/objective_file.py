@@ -18,7 +18,7 @@ from tuner import cluster_file, engine_file, presets, slo_file, workload_file
 from tuner.errors import FileError, InputError, Location
 from tuner.objective_text import dump, fingerprint, resolved
 from tuner.objective_warnings import warnings
-from tuner.slo import Budget, Engine, Objective, Scalar, Search, Verification
+from tuner.slo import Budget, Engine, Gate, Objective, Scalar, Search, Verification
 from tuner.units import format_number, parse_budget, parse_share
 from tuner.yamlfile import Node
 from tuner.yamlfile import load as load_yaml
@@ -40,6 +40,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "backend",
         "engine",
         "baseline",
+        "gate",
     ),
     **slo_file.KEYS,
     **workload_file.KEYS,
@@ -56,6 +57,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "verify",
         "divide_counts",
     ),
+    "gate": ("min_gain", "confidence", "noise", "sessions"),
     "search.verify": ("finalists", "repeats", "min_requests"),
     **engine_file.KEYS,
 }
@@ -125,6 +127,7 @@ def _parse(root: Node, path: Path) -> Objective:
         engine=engine_file.engine(members["engine"], base) if "engine" in members else Engine(),
         baseline=engine_file.baseline(members["baseline"]) if "baseline" in members else None,
         model_revision=_revision(members["model_revision"]) if "model_revision" in members else None,
+        gate=_gate(members["gate"]) if "gate" in members else Gate(),
     )
 
 
@@ -148,6 +151,19 @@ def _revision(node: Node) -> str:
     if not re.fullmatch(r"\w[\w./-]*", text, re.ASCII):
         node.fail(f"got {node.shown()}: a revision is a branch, a tag or a commit")
     return text
+
+
+def _gate(node: Node) -> Gate:
+    members = node.mapping(KEYS["gate"])
+    found = {name: member.convert(parse_share) for name, member in members.items() if name != "sessions"}
+    for name, low, high, rule in (
+        ("confidence", 0.5, 0.99999, "must lie between 50% and 99.999%"),
+        ("noise", 0.001, 0.5, "must lie between 0.1% and 50%"),
+    ):
+        if name in found and not low <= found[name] <= high:
+            members[name].fail(f"got {members[name].shown()}: {rule}")
+    sessions = members["sessions"].integer(minimum=0, maximum=1000) if "sessions" in members else Gate.sessions
+    return Gate(**found, sessions=sessions)
 
 
 def _search(node: Node | None, base: Path, currency: str, *, closed: bool) -> Search:

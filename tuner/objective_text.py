@@ -4,10 +4,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tuner.slo import Budget, Engine, Objective, Pool, Prices, Search, Slo, Source, Synthetic, Trace, Workload
+from tuner.slo import Budget, Engine, Gate, Objective, Pool, Prices, Search, Slo, Source, Synthetic, Trace, Workload
 from tuner.units import (
     Amount,
     format_bandwidth,
@@ -51,6 +52,8 @@ def resolved(objective: Objective) -> dict[str, Any]:
         "backend": objective.backend,
         "engine": _engine(objective.engine),
     }
+    if objective.gate != Gate():
+        found["gate"] = asdict(objective.gate)
     if objective.baseline is not None:
         found["baseline"] = dict(objective.baseline)
     return {

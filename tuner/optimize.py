@@ -1,7 +1,8 @@
 """`tuner optimize`: open everything that a study needs, run it, and write down what it found."""
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +22,9 @@ from tuner import (
     provenance,
     result,
     space_file,
+    transfer,
 )
-from tuner.backend import check_simulated, first_use, launcher_for, resolve
+from tuner.backend import check_simulated, first_use, launcher_for, launcher_until, resolve
 from tuner.budget import exceeded, fits, merged
 from tuner.configuration import Configuration
 from tuner.deployment import Launcher
@@ -35,6 +37,7 @@ from tuner.load import tokenizer, traces
 from tuner.load.plan import LevelData
 from tuner.model import ModelFacts
 from tuner.outcome import Level, Outcome
+from tuner.report import words
 from tuner.result import Gain, Status, Verified
 from tuner.samplers import Proposals
 from tuner.simulator.calibrated import Calibration
@@ -42,6 +45,7 @@ from tuner.slo import Objective
 from tuner.space import Space
 from tuner.study import Study
 from tuner.tracking import Tracker
+from tuner.transfer import Transfer
 from tuner.units import Amount
 from tuner.verification import Verification, sessions_seconds
 
@@ -65,6 +69,7 @@ class Request:
     ray: str | None = None
     mlflow: str | None = None  # tracking URI; "off" = none
     storage: str | None = None  # of Optuna; None = a file of the study
+    warm_start: str | None = None  # a study, or `latest`; None = a cold start, or as the study was begun
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,10 @@ class Inputs:
         if self.calibration is not None:
             found["calibration"] = provenance.fingerprint(calibration.as_json(self.calibration))
         return found
+
+
+#: Makes a launcher for a study in a directory.
+Launch = Callable[[Request, Inputs, Path], Launcher]
 
 
 def read(request: Request) -> Inputs:
@@ -128,25 +137,43 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
         Interrupted: Somebody asked to stop; `result.json` says so, and the same command goes on.
         StudyFailed: It cannot go on; `result.json` says so.
     """
-    inputs = read(request)
+    return run(request, read(request), listen)
+
+
+def run(
+    request: Request,
+    inputs: Inputs,
+    listen: Listener,
+    *,
+    always: Sequence[Configuration] = (),
+    launch: Launch | None = None,
+    stop_at: float = math.inf,
+) -> tuple[Path, dict[str, object]]:
+    """
+    As `optimize`, on files that were read before.
+
+    Args:
+        request: What was asked for.
+        inputs: The files behind it.
+        listen: Called with progress.
+        always: Configurations that are measured after the baseline, to capacity whatever they cost.
+        launch: Makes the launcher; None = that of the backend.
+        stop_at: Time (as of `time.time`) at which whatever runs is stopped, as if somebody had interrupted it.
+    """
     ledger = _ledger(request, inputs)
+    start = transfer.read(ledger)
     odd = objective_warnings.warnings(inputs.objective, rows=inputs.requests)
     for warning in odd + objective_warnings.of_space(inputs.objective, inputs.space):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
     if (note := first_use(inputs.backend)) is not None:
         listen(Note(note))
+    for line in words.warm_start(transfer.summary(start)):
+        listen(Note(line))
     with ExitStack() as stack:
         stack.enter_context(ledger.lock())
         tracker = stack.enter_context(Tracker(request.runs, request.mlflow, ledger))
-        launcher = launcher_for(
-            inputs.backend,
-            inputs.objective,
-            ray=request.ray,
-            registry=ledger.path / "processes",
-            calibration=inputs.calibration,
-        )
-        stack.callback(launcher.close)
+        launcher = stack.enter_context(launcher_until(stop_at, (launch or launcher_of)(request, inputs, ledger.path)))
         space = inputs.space
         proposals = Proposals(
             space,
@@ -167,10 +194,23 @@ def optimize(request: Request, listen: Listener) -> tuple[Path, dict[str, object
             seed=int(ledger.study["seed"]),
             parallel=min(request.parallel or launcher.parallel, launcher.parallel),
             listen=listen,
+            transfer=start,
+            always=tuple(always),
         )
         if launcher.source == "live":
             study.guard = _guard(inputs, study)
         return ledger.path, Run(study, launcher, ledger, tracker, listen, inputs.backend).go()
+
+
+def launcher_of(request: Request, inputs: Inputs, study: Path) -> Launcher:
+    """The launcher of the request's backend."""
+    return launcher_for(
+        inputs.backend,
+        inputs.objective,
+        ray=request.ray,
+        registry=study / "processes",
+        calibration=inputs.calibration,
+    )
 
 
 def _guard(inputs: Inputs, study: Study) -> Guard:
@@ -213,15 +253,21 @@ def _ledger(request: Request, inputs: Inputs) -> Ledger:
     path = naming.study_directory(request.runs, name)
     text = objective_text.dump(inputs.objective)
     if not path.exists():
+        start = _transfer(request, inputs)
         return Ledger.create(
             request.runs,
             name,
             objective_yaml=text,
             fingerprints=inputs.fingerprints(),
             seed=request.seed,
-            source="simulated" if inputs.backend == "simulated" else "live",
+            source=_source(inputs),
             git_sha=provenance.git_sha(Path(inputs.objective.path).parent),
-            extra={"space": inputs.space.name, "backend": inputs.backend},
+            extra={
+                "space": inputs.space.name,
+                "backend": inputs.backend,
+                "warm_start": [each.study for each in start.sources],
+            },
+            files={transfer.FILE: transfer.as_json(start)} if start.wanted else {},
         )
     ledger = Ledger.open(path)
     changed = ledger.changed(inputs.fingerprints(), text)
@@ -230,7 +276,27 @@ def _ledger(request: Request, inputs: Inputs) -> Ledger:
             f"--study {name}: it was begun with other inputs ({'; '.join(changed)}): "
             "a study keeps its SLO, workload, prices and space; give another --study, or the old files"
         )
+    transfer.same(ledger, request.warm_start)
     return ledger
+
+
+def _transfer(request: Request, inputs: Inputs) -> Transfer:
+    """What a new study starts with."""
+    if request.warm_start is None:
+        return Transfer()
+    today = transfer.Today(
+        objective=inputs.objective,
+        space=inputs.space,
+        fingerprints=inputs.fingerprints(),
+        source=_source(inputs),
+        cpu=transfer.cpu_of(inputs.backend, inputs.objective),
+        baseline=feasibility.baseline(inputs.objective, inputs.facts),
+    )
+    return transfer.plan(request.runs, request.warm_start, today)
+
+
+def _source(inputs: Inputs) -> str:
+    return "simulated" if inputs.backend == "simulated" else "live"
 
 
 @dataclass
@@ -311,6 +377,11 @@ class Run:
         self.ledger.charge("verify", outcome.trial, unit_hours=hours, seconds=seconds)
         self.study.charge(outcome.configuration, hours)
 
+    def _warm_start(self, outcomes: Sequence[Outcome]) -> Mapping[str, object] | None:
+        """What came from earlier studies; how much of it the sampler heard is known once the baseline ran."""
+        base = next((outcome for outcome in outcomes if outcome.trial == 0), None)
+        return transfer.summary(self.study.transfer, base)
+
     def _write(
         self,
         status: Status,
@@ -337,6 +408,7 @@ class Run:
             warnings=warnings or [],
             rejected=rejected,
             ended_by=self.study.ended_by,
+            warm_start=self._warm_start(outcomes),
         )
         self.ledger.write_json(RESULT, found)
         self.tracker.note()

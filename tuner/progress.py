@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tuner.configuration import Configuration
-from tuner.events import BudgetChanged, Event, LevelEnded, LevelStarted, Note, TrialEnded, TrialStarted
+from tuner.events import BudgetChanged, Event, LevelEnded, LevelStarted, NightStep, Note, TrialEnded, TrialStarted
 from tuner.outcome import Level
 
 #: Characters of a line about a trial or a level, elapsed time included; notes are shown in full.
@@ -83,7 +83,7 @@ class Live(Plain):
                 self._budget = "budget " + ", ".join(f"{name} {share:.0%}" for name, share in used.items())
             case Note():
                 super().show(event)
-            case LevelEnded():
+            case LevelEnded() | NightStep():
                 pass
         parts = [*self._now.values(), self._best, self._budget]
         self._progress.update(self._row, description=" · ".join(part for part in parts if part))

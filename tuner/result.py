@@ -81,6 +81,7 @@ def assemble(  # noqa: PLR0917  # the contract's order
     warnings: Sequence[str] = (),
     rejected: Sequence[Mapping[str, object]] = (),
     ended_by: str = "",
+    warm_start: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """
     The content of `result.json`.
@@ -101,6 +102,7 @@ def assemble(  # noqa: PLR0917  # the contract's order
         warnings: Further sentences for people.
         rejected: Points that a static rule or the cluster rejected before launch, as the ledger lists them.
         ended_by: What ended the search: a budget (`trials`, `wall`, `gpu-hours`, `currency`) or `space`.
+        warm_start: What came from earlier studies (`transfer.summary`); None = nothing was asked for.
     """
     ranked = standings(objective, outcomes, verified)
     best = _best(ranked, winner, baseline, status)
@@ -128,6 +130,7 @@ def assemble(  # noqa: PLR0917  # the contract's order
         "levers": decision_table.table(objective, last_attempts(outcomes), verified),
         "rejected": [dict(each) for each in rejected],
         "ended_by": ended_by or None,
+        "warm_start": warm_start,
         "spent": {"gpu_hours": None, "wall_s": None, "requests": None, **spent},
         "no_feasible": no_feasible(objective, ranked) if status == "no_feasible" else None,
         "warnings": [

@@ -26,6 +26,7 @@ from tuner.space import Knob, Space
 from tuner.trial import WORST_MARGIN
 
 _TRIAL = "trial"  # user attribute: number of the trial in the ledger
+_INHERITED = "inherited"  # user attribute: study and trial of an earlier study
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,21 @@ class Proposals:
         self.tell(proposal.number, Told(None, {}))
 
     @_storage()
-    def add(self, knobs: Mapping[str, Scalar], what: Told, *, trial: int | None) -> None:
-        """A point that was measured without having been proposed, such as the baseline where the space holds it."""
+    def add(
+        self, knobs: Mapping[str, Scalar], what: Told, *, trial: int | None = None, inherited: str | None = None
+    ) -> None:
+        """
+        A point that was measured without having been proposed.
+
+        Args:
+            knobs: All active ones of the space.
+            what: Where it says nothing, nothing happens.
+            trial: Of this study's ledger, such as the baseline where the space holds it.
+            inherited: Study and trial of an earlier study that measured it instead.
+        """
         if what.value is None:
             return
+        whence = {_TRIAL: trial} if inherited is None else {_INHERITED: inherited}
         active = {knob.name: knob for knob in self._space.knobs if knob.name in knobs}
         self._study.add_trial(
             optuna.trial.create_trial(
@@ -162,7 +174,7 @@ class Proposals:
                 distributions={name: distribution(knob) for name, knob in active.items()},
                 value=what.value,
                 constraints=dict(what.constraints),
-                user_attrs={_TRIAL: trial, "pruned": what.pruned},
+                user_attrs={**whence, "pruned": what.pruned},
             )
         )
 
@@ -199,6 +211,15 @@ class Proposals:
             frozen.user_attrs[_TRIAL]
             for frozen in self._study.get_trials(deepcopy=False)
             if _TRIAL in frozen.user_attrs
+        }
+
+    @_storage()
+    def inherited(self) -> set[str]:
+        """What earlier studies measured and Optuna has heard about."""
+        return {
+            frozen.user_attrs[_INHERITED]
+            for frozen in self._study.get_trials(deepcopy=False)
+            if _INHERITED in frozen.user_attrs
         }
 
     def _trial(self, number: int) -> optuna.trial.Trial:

@@ -240,6 +240,16 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """What `tuner nightly` asks of a challenger, and how steady it takes the machine to be."""
+
+    min_gain: float = 0.02  # share by which it must be cheaper than the incumbent
+    confidence: float = 0.995  # with which that must be shown
+    noise: float = 0.02  # standard deviation of a configuration's cost from run to run, as a share
+    sessions: int = 4  # further ones of the incumbent and of the defaults each night, to know their cost better
+
+
+@dataclass(frozen=True)
 class Objective:
     """One objective file, resolved."""
 
@@ -255,3 +265,4 @@ class Objective:
     engine: Engine = Engine()
     baseline: Mapping[str, Scalar] | None = None  # knobs of the incumbent; None = the engine's defaults
     model_revision: str | None = None
+    gate: Gate = Gate()

@@ -7,6 +7,7 @@ the budget ends) happens in one thread, from the ledger's outcomes alone, so a k
 
 import math
 import time
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ from tuner.samplers import Proposal, Proposals, Told, derived_seed, told
 from tuner.slo import Budget, Objective
 from tuner.space import Space
 from tuner.tracking import Tracker
+from tuner.transfer import Earlier, Transfer
 from tuner.trial import Task, run
 from tuner.verification import estimated_seconds
 
@@ -58,6 +60,8 @@ class Study:
         seed: Of the study.
         parallel: Trials at once.
         listen: Called with progress, from several threads.
+        transfer: What earlier studies gave.
+        always: Measured right after the baseline, and to capacity whatever they cost.
         guard: Compares the answers of deployments; None where nothing is answered.
     """
 
@@ -72,6 +76,8 @@ class Study:
     seed: int
     parallel: int
     listen: Listener
+    transfer: Transfer = field(default_factory=Transfer)
+    always: tuple[Configuration, ...] = ()
     guard: Guard | None = None
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _by_key: dict[str, Outcome] = field(default_factory=dict)
@@ -79,6 +85,7 @@ class Study:
     _rejected: set[str] = field(default_factory=set)
     _open: dict[int, Proposal] = field(default_factory=dict)
     _redo: list[tuple[int, int, Configuration]] = field(default_factory=list)
+    _inherited: bool = False
     _lost_in_a_row: int = 0
     _begun: float = 0.0
     _before: Spent = field(default_factory=Spent)
@@ -193,10 +200,10 @@ class Study:
         return configuration
 
     def _propose(self) -> tuple[Configuration, Proposal | None] | None:
-        for knobs in self.space.first:
-            configuration = self.space.validate(knobs)
+        for configuration in self._first_points():
             if self._new(configuration):
                 return configuration, None
+        self._inherit()
         for _ in range(USELESS_PROPOSALS):
             proposal = self.proposals.ask()
             configuration = Configuration(dict(proposal.knobs))
@@ -209,6 +216,28 @@ class Study:
             else:
                 return configuration, proposal
         return self._walk()
+
+    def _first_points(self) -> Iterator[Configuration]:
+        """What is measured before Optuna is asked: the best of earlier studies, then what the space itself names."""
+        yield from self.always
+        yield from (configuration for _, configuration in self.transfer.proposals)
+        points = (self.space.validate(knobs) for knobs in self.space.first)
+        yield from (point for point in points if point.key not in self.transfer.measured)
+
+    def _inherit(self) -> None:
+        """Tell Optuna what earlier studies measured; a session that goes on tells what was not told yet."""
+        if self._inherited:
+            return
+        self._inherited = True
+        told = self.proposals.inherited()
+        for each in self._history():
+            name = f"{each.study}/{each.outcome.trial}"
+            if name not in told:
+                self.proposals.add(each.outcome.configuration.knobs, self._told(each.outcome), inherited=name)
+
+    def _history(self) -> tuple[Earlier, ...]:
+        """Of earlier studies, as far as it holds for the engine that the baseline ran on."""
+        return self.transfer.admitted(self._outcomes.get(0))
 
     def _walk(self) -> tuple[Configuration, None] | None:
         """The first point of a small space that nobody measured, in a seeded order."""
@@ -273,7 +302,8 @@ class Study:
             attempt += 1
 
     def _task(self, number: int, attempt: int, configuration: Configuration) -> Task:
-        bar = None if closed_loop(self.objective) else levers.to_beat(self.objective, configuration, self.outcomes())
+        judged = configuration not in self.always and not closed_loop(self.objective)
+        bar = levers.to_beat(self.objective, configuration, self.outcomes()) if judged else None
         beat = None if bar is None else weight(self.objective, configuration) / bar
         first = beat or self._first(configuration)
         return Task(number, attempt, configuration, seed=self.seed, first=first, beat=beat)
@@ -323,7 +353,8 @@ class Study:
         return names if self.objective.slo.attainment is None else (*names, "attainment")
 
     def _worst(self) -> float | None:
-        values = [value(self.objective, outcome) for outcome in self._outcomes.values()]
+        outcomes = [*self._outcomes.values(), *(each.outcome for each in self._history())]
+        values = [value(self.objective, outcome) for outcome in outcomes]
         return max((math.log(found) for found in values if found is not None), default=None)
 
     def _told(self, outcome: Outcome) -> Told:

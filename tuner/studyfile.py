@@ -23,7 +23,9 @@ STUDY, OBJECTIVE = "study.json", "objective.yaml"
 _SHOWN_DIFFERENCES = 12
 
 
-def create(path: Path, objective_yaml: str, facts: Mapping[str, object]) -> Path:
+def create(
+    path: Path, objective_yaml: str, facts: Mapping[str, object], files: Mapping[str, object] | None = None
+) -> Path:
     """
     Begin the study in `path`. It appears complete or not at all.
 
@@ -31,6 +33,7 @@ def create(path: Path, objective_yaml: str, facts: Mapping[str, object]) -> Path
         path: Of the study; its parent is made if missing.
         objective_yaml: The resolved objective file.
         facts: Entries of `study.json` beside name, id, machine and times.
+        files: Further JSON files, by name.
 
     Raises:
         InputError: There is something of that name.
@@ -56,6 +59,8 @@ def create(path: Path, objective_yaml: str, facts: Mapping[str, object]) -> Path
             new.chmod(0o755)
             (new / "trials").mkdir()
             replace_bytes(new / OBJECTIVE, objective_yaml.encode())
+            for name, content in (files or {}).items():
+                write_json(new / name, content)
             write_json(new / STUDY, study)
             try:
                 new.rename(path)

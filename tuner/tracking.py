@@ -22,10 +22,11 @@ from tuner.errors import StudyLocked, TrackingFailed
 from tuner.ledger import Ledger
 from tuner.provenance import mask_uri, seconds
 from tuner.runcard import RunCard, RunStatus
-from tuner.studyruns import StoredRun, StudyRuns, SyncReport
+from tuner.studyruns import STUDY_ID, TRIAL, StoredRun, StudyRuns, SyncReport
 
 EXPERIMENT = "tuner"
 LOCK = "tracking.lock"
+INCUMBENT = "tuner.incumbent"
 _PAGE = 1000
 #: Read by mlflow at each call; a user's own values win. Set in this process only.
 _ENVIRONMENT = {
@@ -138,6 +139,16 @@ class Mirror:
             raise TrackingFailed(tracking_uri.explain(error, self.uri)) from error
         return report
 
+    def mark(self, tag: str, value: str, study_id: str, trial: int) -> None:
+        """Give a tag to the run of a trial and to its study's, and take it from whoever had it with that value."""
+        store = _MlflowStore(self._client, self._experiment_id())
+        mine = [run for run in store.find(STUDY_ID, study_id) if run.tags.get(TRIAL, str(trial)) == str(trial)]
+        for run in store.find(tag, value):
+            if run.id not in {each.id for each in mine}:
+                store.untag(run.id, tag)
+        for run in mine:
+            store.tag(run.id, tag, value)
+
     def _experiment_id(self) -> str:
         found = self._client.get_experiment_by_name(self.experiment)
         if found is None:
@@ -201,6 +212,10 @@ class _MlflowStore:
     def tag(self, run_id: str, name: str, value: str) -> None:
         self._client.set_tag(run_id, name, value)
 
+    def untag(self, run_id: str, name: str) -> None:
+        """Take a tag away."""
+        self._client.delete_tag(run_id, name)
+
     def end(self, run_id: str, status: RunStatus, stamp: str) -> None:
         if status == "RUNNING":
             self._client.update_run(run_id, status=status)
@@ -210,6 +225,34 @@ class _MlflowStore:
 
 def _ms(stamp: str) -> int:
     return int(seconds(stamp) * 1000)
+
+
+def mark_incumbent(runs: Path, uri: str | None, objective: str, study: str, trial: int) -> None:
+    """
+    Tag the run of an objective's incumbent, and its study, with `tuner.incumbent`; take the tag from all others.
+
+    A tag, not an alias of the model registry: the table of runs can be filtered by it, and no model is registered.
+
+    Args:
+        runs: Directory of all studies.
+        uri: As `Tracker`.
+        objective: Name of the objective.
+        study: Name of the study that measured the incumbent.
+        trial: Its number there.
+
+    Raises:
+        TrackingFailed: The store is down, refuses or hangs.
+    """
+    resolved = tracking_uri.resolve(uri, runs)
+    if resolved is None:
+        return
+    ledger = Ledger.find(runs, study)
+    mirror = Mirror(resolved)
+    mirror.sync(ledger)
+    try:
+        mirror.mark(INCUMBENT, objective, str(ledger.study["study_id"]), trial)
+    except Exception as error:  # whatever driver, HTTP client or server say
+        raise TrackingFailed(tracking_uri.explain(error, resolved)) from error
 
 
 class Tracker:

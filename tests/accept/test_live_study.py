@@ -5,7 +5,6 @@ Minutes to an hour on a quiet machine of two cores; figures are printed for whoe
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.live_engine import left_after, ours
 
 pytestmark = [pytest.mark.accept, pytest.mark.live]
 
@@ -22,25 +22,6 @@ DEMO = ROOT / "objectives" / "cpu-demo.yaml"
 TUNER = [sys.executable, "-m", "tuner"]
 MINUTES_25 = 25 * 60
 GONE_WITHIN_S = 15
-
-
-def ours() -> list[psutil.Process]:
-    """Engines, routers and Ray processes that run now with this checkout's environment."""
-    marks = (str(ROOT / ".venvs"), "tuner.load.client", str(ROOT / ".venv"))
-    found = []
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if any(mark in line for mark in marks) and "pytest" not in line and process.pid != os.getpid():
-            found.append(process)
-    return found
-
-
-def left_after(before: set[int], limit_s: float) -> list[str]:
-    """Command lines of what is still there after `limit_s`."""
-    until = time.monotonic() + limit_s
-    while (left := [process for process in ours() if process.pid not in before]) and time.monotonic() < until:
-        time.sleep(0.5)
-    return [str(process) for process in left]
 
 
 @pytest.fixture

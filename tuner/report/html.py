@@ -1,14 +1,13 @@
 """`report.html`: one file, no script, nothing loaded from anywhere; every value from the study is escaped."""
 
 from collections.abc import Iterator, Mapping
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
-from tuner.report import plots, rows, text, words
+from tuner.report import plots, rows, template, text, words
 from tuner.report.evidence import Entry, Evidence, Measured, read
 from tuner.report.levers import ABOUT_ANSWERS, answers, levers, not_tried
 from tuner.report.limits import limit_name, limit_rows
@@ -34,14 +33,7 @@ def write(study: Path | Evidence) -> Path:
 
 def page(evidence: Evidence) -> str:
     """The whole page."""
-    files = resources.files("tuner.report")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["tight"] = text.tight
-    template = environment.from_string((files / "page.html.j2").read_text(encoding="utf-8"))
-    style = Markup((files / "page.css").read_text(encoding="utf-8"))  # noqa: S704  # our own file
-    return template.render(css=style, **_context(evidence))
+    return template.render("page.html.j2", **_context(evidence))
 
 
 def _context(evidence: Evidence) -> dict[str, Any]:
@@ -226,6 +218,7 @@ def _method(evidence: Evidence) -> list[tuple[str, str]]:
         ("Percentiles", "nearest rank where there is a limit, linear interpolation elsewhere"),
         ("A limit is kept", kept),
         ("Fresh schedules", "finalists and baseline are measured again with other arrivals and prompts, interleaved"),
+        ("Warm start", " ".join(words.warm_start(result.get("warm_start"))) or "none: a cold start"),
         ("Spent", words.spent(result)),
         ("Seed", str(study.get("seed", text.UNKNOWN))),
         ("Fingerprints", _listed(study.get("fingerprints"))),

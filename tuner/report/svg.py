@@ -30,6 +30,7 @@ class Axis:
     high: float
     log: bool = False
     percent: bool = False  # values are shares, ticks are written in per cent
+    whole: bool = False  # no tick between whole numbers
     most: float | None = None  # the largest possible value: no tick above it, though the axis may leave room
 
     def at(self, value: float) -> float:
@@ -45,6 +46,7 @@ class Axis:
         """Round values inside the axis: 1-2-5 steps when linear; on a log axis decades, with 2 and 5 between few."""
         if not self.log:
             ticks = _linear_ticks(self.low, self.high)
+            ticks = [tick for tick in ticks if not self.whole or float(tick).is_integer()]
             return [tick for tick in ticks if self.most is None or tick <= self.most * 1.001]
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         steps = (1, 2, 5) if len(decades) <= 4 and not self.percent else (1,)

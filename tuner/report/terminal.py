@@ -36,6 +36,8 @@ def render(study: Path | Evidence, console: Console) -> None:
     console.print(Text(words.headline(result), style="bold"))
     console.print(Text(f"Study {result['study']}{sim}, {result['model']}. {words.counts(result)}."))
     console.print(Text(f"Spent: {words.spent(result)}."))
+    for line in words.warm_start(result.get("warm_start")):
+        console.print(Text(line))
     for warning in result["warnings"]:
         console.print(Text(f"Warning: {words.sentence(warning)}", style="yellow"))
     for line in words.relaxations(result):

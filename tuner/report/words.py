@@ -174,9 +174,27 @@ def relaxations(result: Result) -> Iterator[str]:
             yield "relaxing all broken limits helps nowhere: failed requests reach a limited percentile"
 
 
+def warm_start(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """What came from earlier studies, one sentence each; nothing for a cold start."""
+    if found is None:
+        return
+    if not found["sources"]:
+        yield f"Warm start from {found['wanted']}: no finished study of this model and space yet, so a cold start."
+    for each in found["sources"]:
+        parts = [
+            f"{text.count(each['proposed'], 'point')} proposed first",
+            f"{text.count(each['told'], 'outcome')} told to the sampler",
+        ]
+        if each["outside"]:
+            parts.append(f"{text.count(each['outside'], 'point')} outside of this space dropped")
+        why = f"; not comparable in {', '.join(each['differs'])}" if each["differs"] else ""
+        yield f"From study {each['study']}: {', '.join(parts)}{why}."
+
+
 def summary(result: Result) -> str:
     """Plain lines for where there is no terminal."""
     lines = [headline(result), f"{counts(result)}. Spent: {spent(result)}."]
+    lines.extend(warm_start(result.get("warm_start")))
     lines.extend(f"Warning: {sentence(warning)}" for warning in result.get("warnings", ()))
     entry = named(result)
     if entry is not None:
