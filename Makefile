@@ -39,8 +39,8 @@ test: env engine-env  ## what README promises: every check, and live plumbing on
 	$(MAKE) check
 	$(BIN)/python -m pytest -m "live and not accept"
 
-demo: env  ## a study of the simulated cluster
-	$(BIN)/tuner optimize --slo objectives/chat.yaml --backend simulated --trials 12
+demo: env  ## 40 trials on a simulated 4 x H100: aggregated, disaggregated, KV stores
+	$(BIN)/tuner optimize --slo objectives/demo.yaml --backend simulated
 
 demo-live: engine-env  ## a study of a real vLLM on this machine
 	$(BIN)/tuner optimize --slo objectives/cpu-demo.yaml

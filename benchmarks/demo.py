@@ -43,6 +43,8 @@ PHASES: tuple[tuple[Any, str, str], ...] = (
     (html, "write", "report.html"),
     (terminal, "render", "terminal report"),
 )
+#: What `make demo` may take, by the clock.
+MOST_S = 60
 
 
 class Stopwatch:
@@ -116,8 +118,8 @@ def _commit() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slo", type=Path, default=Path("objectives/chat.yaml"))
-    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--slo", type=Path, default=Path("objectives/demo.yaml"))
+    parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--no-mlflow", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -128,6 +130,8 @@ def main() -> None:
         f"{phase['share_of_cpu']:6.1%}"
         for name, phase in found["phases"].items()
     ]
+    kept = found["wall_s"] <= MOST_S
+    lines.append(f"{'kept  ' if kept else 'BROKEN'} at most {MOST_S} s, on a machine that does nothing else")
     sys.stdout.write("\n".join(lines) + "\n")
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")

@@ -2,7 +2,8 @@
 How fast is the simulated cluster?
 
 Requests simulated per second of one core's time, records included, once the kernel is compiled; and a sweep of 1,000
-configurations with 300 requests each, on two cores, by the clock. How near it comes to a real one:
+configurations with 300 requests each, on two cores, by the clock. Each promise is printed as kept or broken, and a
+broken one is exit code 1: run it on a machine that does nothing else. How near the simulator comes to a real engine:
 `benchmarks/accuracy.py`.
 
     python benchmarks/simulator.py [--json FILE]
@@ -11,6 +12,7 @@ configurations with 300 requests each, on two cores, by the clock. How near it c
 import argparse
 import json
 import platform
+import resource
 import subprocess
 import sys
 import time
@@ -50,6 +52,10 @@ def objective(model: str, gpu: str, source: Synthetic) -> Objective:
 
 WANTED = objective("Qwen/Qwen3-32B", "H100-80GB", Synthetic(8000, 1000))
 CONFIGURATIONS, REQUESTS, WORKERS = 1000, 300, 2
+ONE_ENGINE, SPLIT = "one engine, 8k/1k, 32 concurrent", "2P2D, 8k/1k, 32 concurrent"
+#: What is promised: requests/s of a core at least, and seconds of the sweep at most.
+LEAST_RPS = {ONE_ENGINE: 25_000, SPLIT: 5_000}
+MOST_SWEEP_S = 60
 
 
 def fleet(configuration: Configuration) -> Fleet:
@@ -120,6 +126,8 @@ def sweep() -> Speed:
         found = list(pool.map(one_of_many, range(CONFIGURATIONS), chunksize=20))
     seconds = time.perf_counter() - begun
     case = f"{CONFIGURATIONS} configurations, {WORKERS} processes"
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"sweep: {used.ru_utime + used.ru_stime:.1f} s of processor time", file=sys.stderr)
     return Speed(case, sum(requests for requests, _ in found), sum(tokens for _, tokens in found), seconds)
 
 
@@ -132,24 +140,32 @@ def main() -> int:
     whole = fleet(Configuration({"tensor_parallel_size": 4}))
     long, chat = Synthetic(8000, 1000), Synthetic(1000, 256)
     speeds = [
-        speed("one engine, 8k/1k, 32 concurrent", whole, long, concurrency=32),
+        speed(ONE_ENGINE, whole, long, concurrency=32),
         speed("one engine, 1k/256, 8 requests/s", whole, chat, rate_rps=8.0),
         speed("one engine, 1k/256, 20 requests/s", whole, chat, rate_rps=20.0),
-        speed("2P2D, 8k/1k, 32 concurrent", split(), long, concurrency=32),
+        speed(SPLIT, split(), long, concurrency=32),
         speed("2P2D, 8k/1k, 1.5 requests/s", split(), long, rate_rps=1.5),
         sweep(),
     ]
+    by_case = {each.case: each for each in speeds}
     print(f"{'case':<36}{'requests':>9}{'tokens':>10}{'s':>8}{'requests/s':>12}")
     for each in speeds:
         print(f"{each.case:<36}{each.requests:>9}{each.tokens:>10}{each.seconds:>8.2f}{each.requests_per_s:>12.0f}")
+    kept = {
+        f"{case}: at least {least:,} requests/s": by_case[case].requests_per_s >= least
+        for case, least in LEAST_RPS.items()
+    }
+    kept[f"{speeds[-1].case} x {REQUESTS} requests: less than {MOST_SWEEP_S} s"] = speeds[-1].seconds < MOST_SWEEP_S
+    for promise, holds in kept.items():
+        print(f"{'kept  ' if holds else 'BROKEN'} {promise}")
     if options.json:
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
         ).stdout.strip()
         machine = {"python": sys.version.split()[0], "machine": platform.machine(), "commit": commit}
-        result = {**machine, "speed": [asdict(each) for each in speeds]}
+        result = {**machine, "speed": [asdict(each) for each in speeds], "kept": kept}
         options.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    return 0
+    return 0 if all(kept.values()) else 1
 
 
 if __name__ == "__main__":

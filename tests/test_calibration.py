@@ -12,7 +12,9 @@ from tuner import calibration, model, objective_file
 from tuner.configuration import Configuration
 from tuner.deployment.simulated import SimulatedLauncher
 from tuner.errors import InputError
+from tuner.events import silent
 from tuner.ledger import Ledger
+from tuner.measuring import measure
 from tuner.optimize import Request, read
 from tuner.simulator import calibrated, setup, tables
 from tuner.simulator.calibrated import Calibrated, Calibration
@@ -40,6 +42,7 @@ TRUTH = Calibration(
     scale_prefill=1.6,
     scale_decode=0.8,
     c0_s=0.004,
+    request_s=0.0002,
     ttft_fixed_s=0.060,
     levels=0,
 )
@@ -160,6 +163,30 @@ def test_later_studies_use_it_and_say_so(fitted):
             assert running.facts["front_end_s"] == setup.FRONT_END_S["gpu"]
 
 
+def test_a_measurement_uses_it_and_says_so(fitted, tmp_path):
+    """`tuner measure --backend simulated` takes the calibrations of --runs, as a study does."""
+    directory, found = fitted
+    knobs = tmp_path / "knobs.json"
+    knobs.write_text('{"tensor_parallel_size": 2}')
+    facts = {}
+    for runs in (directory / "runs", tmp_path / "none"):
+        measured = measure(
+            objective_path(tmp_path),
+            url=None,
+            configuration=knobs,
+            backend="simulated",
+            out=tmp_path / "out",
+            runs=runs,
+            seed=0,
+            listen=silent,
+            replace=True,
+        )
+        facts[runs.name] = measured["facts"]
+    assert facts["runs"]["step_times"] == "tables of measured kernels, calibrated on live (4 levels)"
+    assert facts["runs"]["expected_error"] == found.expected_error
+    assert facts["none"]["step_times"] == "tables of measured kernels"
+
+
 def test_a_resumed_study_keeps_its_calibration(fitted, tmp_path):
     """A simulated study that was begun before a calibration is another study after it."""
     directory, _ = fitted
@@ -201,13 +228,13 @@ def test_the_command_fits_and_prints(tmp_path):
 
 
 def test_corrected_steps_are_sums_of_their_parts():
-    """c0 + decodes alone x one scale + what prompts add x the other; each by hand."""
+    """c0 + a share of each request + decodes alone x one scale + what prompts add x the other; each by hand."""
 
     class Whole:
         def step(self, prefills, decodes, context):
             return 1.0 + 2.0 * len(prefills) + 3.0 * decodes + 0.0 * context
 
-    made = Calibrated(Whole(), scale_prefill=10.0, scale_decode=0.5, c0_s=0.25)
-    assert made.step((), 2, 9) == 0.25 + 0.5 * 7.0
-    assert made.step(((5, 0),), 0, 0) == 0.25 + 10.0 * 3.0
-    assert made.step(((5, 0),), 2, 9) == 0.25 + 0.5 * 7.0 + 10.0 * 2.0
+    made = Calibrated(Whole(), scale_prefill=10.0, scale_decode=0.5, c0_s=0.25, request_s=0.125)
+    assert made.step((), 2, 9) == 0.25 + 2 * 0.125 + 0.5 * 7.0
+    assert made.step(((5, 0),), 0, 0) == 0.25 + 0.125 + 10.0 * 3.0
+    assert made.step(((5, 0),), 2, 9) == 0.25 + 3 * 0.125 + 0.5 * 7.0 + 10.0 * 2.0

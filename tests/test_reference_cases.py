@@ -43,6 +43,13 @@ def test_a_small_budget_lies_in_between(cases, points):
         assert tails == sorted(tails)
 
 
+def test_where_p99_misses_the_stalls_the_largest_gap_does_not(cases, points):
+    """At 8 at a time fewer than 1 % of the gaps of the large budget stall, more of the small one, each shorter."""
+    whole, small, split = (points[name, 8] for name in (cases.AGGREGATED, cases.SMALL, cases.SPLIT))
+    assert whole.stalled < 0.01 < small.stalled
+    assert split.largest_gap_p50_ms < small.largest_gap_p50_ms < 0.5 * whole.largest_gap_p50_ms
+
+
 def test_a_split_takes_somewhat_longer_in_all(cases, points):
     """Mean time to the last token at 32 requests at a time: longer, by less than a third."""
     whole, split = (points[name, 32].e2el_mean_s for name in (cases.AGGREGATED, cases.SPLIT))

@@ -32,7 +32,7 @@ TABLED = Tabled(
     pair_s=((0.001, 0.0013, 0.0017), (0.0007, 0.0011, 0.0003)),
     fixed_s=0.003,
 )
-STEP_TIMES = (STEP, TABLED, Calibrated(STEP, 1.3, 0.7, 0.01), Scaled(Calibrated(TABLED, 0.9, 1.1, 0.02), 1.07))
+STEP_TIMES = (STEP, TABLED, Calibrated(STEP, 1.3, 0.7, 0.01), Scaled(Calibrated(TABLED, 0.9, 1.1, 0.02, 0.003), 1.07))
 TINY = EngineLimits(max_num_batched_tokens=8, max_num_seqs=8, blocks=100, block_size=4)
 
 

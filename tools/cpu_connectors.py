@@ -5,8 +5,12 @@ KV connectors for the CPU build of vLLM, in tests alone; never part of a deploye
 `engine.connector_module` names it, which an objective file may only do with TUNER_TEST_CONNECTORS=1.
 
 NIXL's progress thread polls without a pause and takes a whole core of every engine, idle or not; here it sleeps for a
-millisecond between two looks. Mooncake's connector asks for the current accelerator and for CUDA events, which there
-are not; nothing on a CPU runs behind the caller's back, so an event has always happened.
+millisecond between two looks. vLLM's NIXL worker also moves itself to the machine's last core, so that KV comes
+elsewhere than the model computes. In an engine of one thread that is the thread that computes, so two engines of one
+core each would share the last one. Here it stays on the cores that it was given.
+
+Mooncake's connector asks for the current accelerator and for CUDA events, which there are not; nothing on a CPU runs
+behind the caller's back, so an event has always happened.
 """
 
 import os
@@ -65,7 +69,12 @@ if not torch.cuda.is_available():
 
 
 class NixlConnector(nixl_connector.NixlConnector):
-    """vLLM's own, with the agents above."""
+    """vLLM's own, with the agents above, on the cores of its engine."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        cores = os.sched_getaffinity(0)
+        super().__init__(*args, **kwargs)
+        os.sched_setaffinity(0, cores)
 
 
 class MooncakeConnector(mooncake_connector.MooncakeConnector):

@@ -32,6 +32,15 @@ def check_simulated(objective: Objective) -> None:
     SimulatedLauncher(objective)
 
 
+def first_use(backend: str) -> str | None:
+    """What somebody who waits for the first level should know; None where there is nothing to say."""
+    if backend != "simulated":
+        return None
+    from tuner.simulator import kernel
+
+    return None if kernel.is_compiled() else "compiling the simulator, once: 15 to 30 s"
+
+
 def launcher_for(
     backend: str, objective: Objective, *, ray: str | None, registry: Path, calibration: Calibration | None = None
 ) -> Launcher:

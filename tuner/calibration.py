@@ -2,7 +2,7 @@
 `tuner calibrate`: fit the simulator's constants to what a live study measured, and keep them for later studies.
 
 Each measured level is simulated with the very plan that the live client ran, so both see the same arrivals, lengths and
-prefixes. Four constants (see `simulator.calibrated`) are fitted by least squares on the logarithms of percentiles and
+prefixes. Five constants (see `simulator.calibrated`) are fitted by least squares on the logarithms of percentiles and
 means of TTFT and ITL. Where the levels do not tell two constants apart, a weak prior keeps them near the uncalibrated
 ones.
 """
@@ -63,6 +63,7 @@ def calibrate(ledger: Ledger, runs: Path) -> Calibration:
         scale_prefill=1.0,
         scale_decode=1.0,
         c0_s=0.0,
+        request_s=0.0,
         ttft_fixed_s=chosen[0].front_end_s,
         levels=len(chosen),
         created=provenance.now(),
@@ -127,7 +128,7 @@ def from_json(found: Mapping[str, object]) -> Calibration:
     calibration = Calibration(**values, residuals=tuple(Residual(*(row[key] for key in keys)) for row in rows))  # type: ignore[arg-type]
     if not (calibration.scale_prefill > 0 and calibration.scale_decode > 0):
         raise ValueError(calibration)
-    if calibration.c0_s < 0 or calibration.ttft_fixed_s < 0:
+    if min(calibration.c0_s, calibration.request_s, calibration.ttft_fixed_s) < 0:
         raise ValueError(calibration)
     return calibration
 
@@ -139,6 +140,7 @@ def text(calibration: Calibration) -> str:
         "scale_prefill": f"{calibration.scale_prefill:.3f}",
         "scale_decode": f"{calibration.scale_decode:.3f}",
         "c0": f"{1000 * calibration.c0_s:.2f} ms",
+        "request": f"{1000 * calibration.request_s:.2f} ms",
         "ttft_fixed": f"{1000 * calibration.ttft_fixed_s:.1f} ms",
     }
     lines = [

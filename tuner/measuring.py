@@ -6,10 +6,20 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from tuner import feasibility, model, objective_file, objective_text, objective_warnings, recordfile, result, trial
-from tuner.backend import launcher_for, resolve
+from tuner import (
+    calibration,
+    feasibility,
+    model,
+    objective_file,
+    objective_text,
+    objective_warnings,
+    recordfile,
+    result,
+    trial,
+)
+from tuner.backend import first_use, launcher_for, resolve
 from tuner.configuration import Configuration
-from tuner.deployment import Deployment
+from tuner.deployment import Deployment, Launcher
 from tuner.deployment.external import External, endpoint
 from tuner.described import describe
 from tuner.errors import InfrastructureFailed, InputError
@@ -35,6 +45,7 @@ def measure(
     out: Path,
     seed: int,
     listen: Listener,
+    runs: Path | None = None,
     replace: bool = False,
 ) -> dict[str, object]:
     """
@@ -48,6 +59,7 @@ def measure(
         out: Directory for `measurement.json`, `records.jsonl.zst` and logs; made if missing.
         seed: Of schedule and prompts.
         listen: Called with progress.
+        runs: Directory of all studies, whose calibrations the simulator uses; None = it uses none.
         replace: Whether a measurement that is in `out` already may be replaced.
 
     Returns:
@@ -78,9 +90,7 @@ def measure(
             knobs = _read(configuration)
             for violation in feasibility.violations(knobs, objective, facts, longest=longest):
                 raise InputError(f"{configuration}: {violation.rule}: {violation.message}")
-            launcher = launcher_for(
-                resolve(backend or objective.backend), objective, ray=None, registry=out / "processes"
-            )
+            launcher = _launcher(resolve(backend or objective.backend), objective, out, runs, listen)
             stack.callback(launcher.close)
             refused = launcher.check(knobs)
             if refused is not None:
@@ -104,6 +114,13 @@ def measure(
     replace_bytes(out / "objective.yaml", objective_text.dump(objective).encode())
     write_json(out / MEASUREMENT, found)
     return found
+
+
+def _launcher(kind: str, objective: Objective, out: Path, runs: Path | None, listen: Listener) -> Launcher:
+    if (note := first_use(kind)) is not None:
+        listen(Note(note))
+    fitted = calibration.find(runs, objective) if kind == "simulated" and runs is not None else None
+    return launcher_for(kind, objective, ray=None, registry=out / "processes", calibration=fitted)
 
 
 def _measurement(

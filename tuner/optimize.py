@@ -24,7 +24,7 @@ from tuner import (
     space_file,
     transfer,
 )
-from tuner.backend import check_simulated, launcher_for, launcher_until, resolve
+from tuner.backend import check_simulated, first_use, launcher_for, launcher_until, resolve
 from tuner.budget import exceeded, fits, merged
 from tuner.configuration import Configuration
 from tuner.deployment import Launcher
@@ -166,6 +166,8 @@ def run(
     for warning in odd + objective_warnings.of_space(inputs.objective, inputs.space):
         listen(Note(warning, warning=True))
     listen(Note(f"study {ledger.name}: {ledger.path}"))
+    if (note := first_use(inputs.backend)) is not None:
+        listen(Note(note))
     for line in words.warm_start(transfer.summary(start)):
         listen(Note(line))
     with ExitStack() as stack:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from tuner import decision_table
+from tuner import assumed, decision_table
 from tuner.described import closed_loop, describe, finite, row
 from tuner.nearest import no_feasible
 from tuner.outcome import Outcome, State
@@ -133,7 +133,12 @@ def assemble(  # noqa: PLR0917  # the contract's order
         "warm_start": warm_start,
         "spent": {"gpu_hours": None, "wall_s": None, "requests": None, **spent},
         "no_feasible": no_feasible(objective, ranked) if status == "no_feasible" else None,
-        "warnings": [*_warnings(best, base, source, status), *_lengths(objective, ranked), *warnings],
+        "warnings": [
+            *_caveats(outcomes, source),
+            *_warnings(best, base, status),
+            *_lengths(objective, ranked),
+            *warnings,
+        ],
         "engine": dict(engine),
         "percentile_method": PERCENTILE_METHOD,
         "divide_counts": objective.search.divide_counts,
@@ -183,10 +188,12 @@ def _promise(objective: Objective) -> dict[str, object]:
     }
 
 
-def _warnings(best: Standing | None, base: Outcome | None, source: str, status: Status) -> list[str]:
+def _caveats(outcomes: Sequence[Outcome], source: str) -> list[str]:
+    return assumed.caveats(outcome.facts for outcome in outcomes) if source == "simulated" else []
+
+
+def _warnings(best: Standing | None, base: Outcome | None, status: Status) -> list[str]:
     found = []
-    if source == "simulated":
-        found.append("simulated: no engine ran; every time and every cost comes from a model of the engine")
     if best is not None and status in ("winner", "no_gain"):
         if best.verified is None:
             found.append(f"trial {best.outcome.trial} was not measured again on a fresh schedule")

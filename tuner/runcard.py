@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tuner import flat
+from tuner import assumed, flat
 from tuner.configuration import COUNT_KNOBS, PARALLEL_KNOBS, SHAPE_KNOBS, SIDES, Configuration, flag_of, side_of
 from tuner.outcome import Level, Outcome
 from tuner.slo import Scalar
@@ -169,6 +169,7 @@ def card(outcome: Outcome, *, currency: str, source: str, closed: bool) -> RunCa
         "tuner.mode": outcome.configuration.mode,
         "tuner.engine_version": str(outcome.facts.get("engine_version", "")),
         "tuner.source": source,
+        **{f"tuner.{name}": value for name, value in assumed.tags(outcome.facts).items()},
         "tuner.currency": currency,
         "tuner.measured_to_capacity": str(outcome.measured_to_capacity).lower(),
         "tuner.configuration_sha256": hashlib.sha256(outcome.configuration.key.encode()).hexdigest()[:16],

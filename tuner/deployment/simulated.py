@@ -49,6 +49,11 @@ EXPECTED_ERROR: Mapping[str, Mapping[str, str]] = {
     },
     "cpu": dict.fromkeys(("ttft", "tpot", "itl", "e2el"), "rough: set on two figures of one tiny model"),
 }
+#: The same of what only some deployments have.
+TRANSFER_ERROR = "times of a split deployment: never compared with measurements on GPUs; the link is as fast as stated"
+STORE_ERROR = (
+    "times with a KV store: never compared with measurements; each tier is as fast as its hardware's data sheet"
+)
 
 
 Slowdown = Callable[[Configuration], float]
@@ -194,7 +199,7 @@ class _Running:
         return {
             "step_times": kind if found is None else f"{kind}, {calibrated.in_words(found)}",
             "table_version": made.step_times,
-            "expected_error": dict(known) if found is None else found.expected_error,
+            "expected_error": {**(known if found is None else found.expected_error), **self._unproven()},
             "model": self._world.objective.model,
             **self._group(0),
             **({"decode": self._group(1)} if made.fleet.split else {}),
@@ -202,6 +207,14 @@ class _Running:
             "routing": made.fleet.routing,
             "flags_without_effect": list(made.ignored_flags),
             "ready_s": self._world.startup_s,
+        }
+
+    def _unproven(self) -> dict[str, str]:
+        """What no accuracy is known of, by what it is about."""
+        fleet = self._setup.fleet
+        return {
+            **({"kv_transfer": TRANSFER_ERROR} if fleet.split else {}),
+            **({"kv_store": STORE_ERROR} if fleet.groups[0].store is not None else {}),
         }
 
     def _group(self, index: int) -> dict[str, object]:

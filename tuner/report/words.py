@@ -141,14 +141,19 @@ def counts(result: Result) -> str:
 
 
 def spent(result: Result) -> str:
-    """`3.2 GPU-hours, 41 min, 12,345 requests`; GPU-hours are CPU slot-hours on a CPU pool."""
+    """
+    `3.2 GPU-hours, 41 min, 12,345 requests`; GPU-hours are CPU slot-hours on a CPU pool.
+
+    Of a simulated study: `3.2 simulated GPU-hours, 41 s of real time, 12,345 simulated requests`.
+    """
     used = result.get("spent") or {}
     hours = used.get("gpu_hours")
-    parts = [f"{text.number(hours)} {result['unit']}-hours"] if hours is not None else []
+    sim, real = ("simulated ", " of real time") if result["source"] == "simulated" else ("", "")
+    parts = [f"{text.number(hours)} {sim}{result['unit']}-hours"] if hours is not None else []
     if used.get("wall_s") is not None:
-        parts.append(text.duration(used["wall_s"]))
+        parts.append(f"{text.duration(used['wall_s'])}{real}")
     if used.get("requests") is not None:
-        parts.append(text.count(int(used["requests"]), "request"))
+        parts.append(text.count(int(used["requests"]), f"{sim}request"))
     return ", ".join(parts) or text.UNKNOWN
 
 

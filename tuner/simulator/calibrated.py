@@ -37,8 +37,8 @@ class Calibration:
     """
     Constants fitted to levels of one study, for one model on one kind of device.
 
-    A step takes c0_s + scale_decode · (its decodes alone) + scale_prefill · (what its prompt chunks add); a request
-    reaches a scheduler `ttft_fixed_s` after its arrival.
+    A step takes c0_s + request_s · (its requests) + scale_decode · (its decodes alone) + scale_prefill · (what its
+    prompt chunks add); a request reaches a scheduler `ttft_fixed_s` after its arrival.
     """
 
     study: str
@@ -49,6 +49,7 @@ class Calibration:
     scale_prefill: float  # > 0
     scale_decode: float  # > 0
     c0_s: float  # of every step, >= 0
+    request_s: float  # of every request in a step, >= 0
     ttft_fixed_s: float  # >= 0
     levels: int  # that were fitted
     residuals: tuple[Residual, ...] = ()
@@ -81,7 +82,13 @@ def applies(calibration: Calibration, made: Setup) -> bool:
 def apply(calibration: Calibration, made: Setup) -> Setup:
     """The same engines with calibrated step times and front end."""
     step_times = [
-        Calibrated(group.step_time, calibration.scale_prefill, calibration.scale_decode, calibration.c0_s)
+        Calibrated(
+            group.step_time,
+            calibration.scale_prefill,
+            calibration.scale_decode,
+            calibration.c0_s,
+            calibration.request_s,
+        )
         for group in made.fleet.groups
     ]
     front_end_s = calibration.ttft_fixed_s

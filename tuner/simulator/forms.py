@@ -38,6 +38,7 @@ def write(form: Form, ints: kernel.Ints, floats: kernel.Floats) -> kernel.Floats
         floats[kernel.SCALE_PREFILL] = form.corrections.scale_prefill
         floats[kernel.SCALE_DECODE] = form.corrections.scale_decode
         floats[kernel.EVERY_STEP_S] = form.corrections.c0_s
+        floats[kernel.EVERY_REQUEST_S] = form.corrections.request_s
     inner = form.inner
     floats[kernel.STEP_FIXED_S] = inner.fixed_s
     if isinstance(inner, Linear):

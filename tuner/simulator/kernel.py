@@ -120,10 +120,11 @@ INTS = PARTS + PART_COUNT
     SCALE_PREFILL,
     SCALE_DECODE,
     EVERY_STEP_S,
+    EVERY_REQUEST_S,
     FACTOR,
     STORE_FREE_S,
-) = range(22)
-FLOATS = 22
+) = range(23)
+FLOATS = 23
 
 # Places in `State.store`: tiers (0 = no store), runs that there can be, a spare run, runs used so far; then for each
 # tier its room and what is used of it. In `store_links` the ring of tier t is around node t; then come runs, then keys.
@@ -733,7 +734,7 @@ def _decode_step_s(ints: Ints, floats: Floats, points: Floats, decodes: int, con
     """The same, corrected."""
     seconds = _decodes_s(ints, floats, points, decodes, context)
     if ints[CORRECTED]:
-        seconds = floats[EVERY_STEP_S] + floats[SCALE_DECODE] * seconds
+        seconds = floats[EVERY_STEP_S] + floats[EVERY_REQUEST_S] * decodes + floats[SCALE_DECODE] * seconds
     corrected: float = floats[FACTOR] * seconds
     return corrected
 
@@ -777,7 +778,8 @@ def _mixed_step_s(s: State, count: int, decodes: int, context: int) -> float:
     seconds = _mixed_s(s, count, decodes, context)
     if s.ints[CORRECTED]:
         alone = _decodes_s(s.ints, floats, s.points, decodes, context) if decodes else 0.0
-        seconds = floats[EVERY_STEP_S] + floats[SCALE_DECODE] * alone + floats[SCALE_PREFILL] * (seconds - alone)
+        before_s = floats[EVERY_STEP_S] + floats[EVERY_REQUEST_S] * count + floats[SCALE_DECODE] * alone
+        seconds = before_s + floats[SCALE_PREFILL] * (seconds - alone)
     corrected: float = floats[FACTOR] * seconds
     return corrected
 
@@ -1036,3 +1038,9 @@ def warm(absent: Ints, *arrays: Any) -> None:
         s.holders[key] = 1
     for key in absent[::-1]:
         _let_go(s, key)
+
+
+def is_compiled() -> bool:
+    """Whether an earlier process left this kernel compiled; True also where that cannot be told."""
+    index = getattr(getattr(getattr(advance, "_cache", None), "_cache_file", None), "_load_index", None)
+    return index is None or bool(index())

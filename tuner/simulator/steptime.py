@@ -142,25 +142,27 @@ class Calibrated:
         scale_prefill: Factor on what prompt chunks add to a step.
         scale_decode: Factor on what a step's decodes take alone, the fixed part of such a step included.
         c0_s: Seconds added to every step.
+        request_s: Seconds added for each request in a step: sampling it, sending its token.
     """
 
     inner: StepTime
     scale_prefill: float
     scale_decode: float
     c0_s: float
+    request_s: float = 0.0
 
     @property
     def floor_s(self) -> float:
         """See `StepTime`."""
-        return self.c0_s + min(self.scale_prefill, self.scale_decode) * self.inner.floor_s
+        return self.c0_s + self.request_s + min(self.scale_prefill, self.scale_decode) * self.inner.floor_s
 
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
         """See `StepTime`."""
         alone = self.inner.step((), decodes, context) if decodes else 0.0
+        corrected = self.c0_s + self.request_s * (decodes + len(prefills)) + self.scale_decode * alone
         if not prefills:
-            return self.c0_s + self.scale_decode * alone
-        whole = self.inner.step(prefills, decodes, context)
-        return self.c0_s + self.scale_decode * alone + self.scale_prefill * (whole - alone)
+            return corrected
+        return corrected + self.scale_prefill * (self.inner.step(prefills, decodes, context) - alone)
 
 
 @dataclass(frozen=True)

