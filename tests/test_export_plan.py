@@ -204,7 +204,7 @@ def test_lmcache_in_process_shares_no_memory_over_machines():
     knobs = {"replicas": 16, "kv_store": "lmcache", "lmcache_mode": "in_process"}
     text = render(planned(made, {**knobs, "kv_store_ram_gib": 64, "kv_store_ssd_gib": 160}), "kubernetes").text
     assert "hostIPC" not in text
-    assert text.count("memory: 4Gi") == text.count("ephemeral-storage: 10Gi") == 16
+    assert text.count('memory: "4Gi"') == text.count('ephemeral-storage: "10Gi"') == 16
 
 
 def test_rdma_is_for_kubernetes_alone(tmp_path):
