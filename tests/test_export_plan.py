@@ -198,6 +198,15 @@ def test_shared_memory_over_machines_is_refused():
         render(plan, "kubernetes")
 
 
+def test_lmcache_in_process_shares_no_memory_over_machines():
+    """Each engine has a store of its own: no node's IPC namespace, and its share of RAM and SSD is asked for."""
+    made = objective(pools=(replace(H100, nodes=2),), max_gpus=16)
+    knobs = {"replicas": 16, "kv_store": "lmcache", "lmcache_mode": "in_process"}
+    text = render(planned(made, {**knobs, "kv_store_ram_gib": 64, "kv_store_ssd_gib": 160}), "kubernetes").text
+    assert "hostIPC" not in text
+    assert text.count('memory: "4Gi"') == text.count('ephemeral-storage: "10Gi"') == 16
+
+
 def test_rdma_is_for_kubernetes_alone(tmp_path):
     """An option without a meaning is no option."""
     with pytest.raises(InputError, match="--rdma"):

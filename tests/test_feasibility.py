@@ -64,6 +64,7 @@ BLENDED = {
     "enable_prefix_caching": False,
     "enforce_eager": True,
 }
+IN_PROCESS = {"kv_store": "lmcache", "lmcache_mode": "in_process", "kv_store_ram_gib": 1.5, "kv_store_ssd_gib": 8}
 SMALL_HOST = {"pools": (replace(H100, host_memory_gib=24.0),)}
 
 
@@ -82,6 +83,12 @@ SMALL_HOST = {"pools": (replace(H100, host_memory_gib=24.0),)}
         ("store_size", {"kv_store": "lmcache"}, {}),
         ("store_size", {"kv_store": "lmcache", "kv_store_ram_gib": 1.5}, {}),
         ("store_size", {"kv_store": "cpu_offload", "kv_store_ram_gib": 8, "kv_store_ssd_gib": 8}, {}),
+        ("store_size", {"kv_store": "lmcache", "kv_store_ram_gib": 8, "kv_store_ssd_gib": 8}, {}),
+        ("store_size", {**BLENDED, "kv_store_ssd_gib": 8}, {}),
+        ("store_size", {**IN_PROCESS, "kv_store_ram_gib": 0}, {}),
+        ("store_device", IN_PROCESS, {"pools": (SLOTS,), "max_gpus": 2}),
+        ("store_memory", {**IN_PROCESS, "kv_store_ram_gib": 32, "replicas": 4}, SMALL_HOST),
+        ("transfer_router", {**PD, "kv_transfer": "lmcache"}, {}),
         ("store_device", {"kv_store": "cpu_offload", "kv_store_ram_gib": 8}, {"pools": (SLOTS,), "max_gpus": 2}),
         ("store_memory", {**STORE, "kv_store_ram_gib": 32}, SMALL_HOST),
         ("store_memory", {"kv_store": "cpu_offload", "kv_store_ram_gib": 32, "replicas": 4}, SMALL_HOST),
@@ -102,9 +109,18 @@ def test_each_rule_rejects_splits_and_stores_that_cannot_work(rule, knobs, setti
     assert {each.rule for each in found} == {rule}
 
 
-def test_blending_alone_is_fine():
-    """LMCache within the engines takes any size."""
-    assert _rules(BLENDED) == []
+@pytest.mark.parametrize("knobs", [BLENDED, IN_PROCESS, {**IN_PROCESS, **PD}])
+def test_lmcache_within_the_engines_is_fine(knobs):
+    """It takes any size and, where it does not blend, SSD; beside a transfer too."""
+    assert _rules(knobs) == []
+
+
+def test_each_node_has_the_shares_of_its_own_engines():
+    """32 GiB of LMCache within four engines on two nodes of two: 16 GiB of each, where a server has 32 on one."""
+    settings = {"pools": (replace(H100, nodes=2, per_node=2, host_memory_gib=24.0),)}
+    knobs = {**IN_PROCESS, "kv_store_ram_gib": 32, "replicas": 4}
+    assert _rules(knobs, **settings) == []
+    assert _rules({**knobs, "lmcache_mode": "server", "kv_store_ssd_gib": 0}, **settings) == ["store_memory"]
 
 
 def test_a_split_with_different_sides_is_fine():

@@ -107,12 +107,29 @@ def test_reusable_tokens_are_whole_blocks_seen_before():
     assert proof.reusable(level_requests(data.plan, None, 40)) == (38, 38 * 512)
 
 
+@pytest.mark.parametrize(("stores", "requests"), [(1, 38), (2, 36), (20, 0)])
+def test_stores_that_engines_do_not_share_hit_less(stores, requests):
+    """Two prefixes come twenty times each: however they are routed, all but one for each store meet one again."""
+    shapes = level_requests(level({}, shared=512, prefixes=2).plan, None, 40)
+    assert proof.reusable(shapes, stores) == (requests, requests * 512)
+
+
+def test_engines_without_a_common_store_are_not_blamed_for_prefixes_that_come_once_to_each():
+    """Twenty prefixes come twice: two engines may have had each once, while a store for both must have hit."""
+    missed = level({}, shared=512, prefixes=20)
+    assert refuted(STORED, missed) == "store_not_effective"
+    assert refuted(replace(STORED, stores=2), missed) is None
+
+
 def test_claims_follow_the_configuration():
     """An aggregated engine claims nothing; a store is used by the engines that prefill."""
     assert proof.claim(Configuration({})) == Claim()
     assert proof.claim(Configuration({"kv_store": "none", "kv_store_ram_gib": 4})) == Claim()
     knobs = {"mode": "disaggregated", "kv_store": "mooncake", "kv_store_ram_gib": 4}
     assert proof.claim(Configuration(knobs)) == BOTH
+    knobs = {"kv_store": "lmcache", "replicas": 2, "data_parallel_size": 2, "tensor_parallel_size": 2}
+    assert proof.claim(Configuration(knobs)) == Claim(store="lmcache")
+    assert proof.claim(Configuration({**knobs, "lmcache_mode": "in_process"})) == Claim(store="lmcache", stores=4)
 
 
 def test_figures_have_units_and_leave_out_what_was_not_counted():

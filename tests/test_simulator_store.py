@@ -7,8 +7,11 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.objectives import H100, objective
 from support.simulated import fitted, limits_strategy, workloads
 
+from tuner.configuration import Configuration
+from tuner.simulator import storing
 from tuner.simulator.cluster import Cluster
 from tuner.simulator.engine import Patience
 from tuner.simulator.fleet import Fleet, Group, StoreKind, make_engines
@@ -79,6 +82,20 @@ def test_a_shared_store_serves_what_another_engine_has_computed(compiled, shared
     requests = [Request(0, 14, 3, keys=(1, 2, 3)), Request(1, 14, 3, keys=(1, 2, 3), scheduled_s=10.0)]
     Cluster(make_engines(group, compiled=compiled), coupled=shared).open_loop(requests, lambda _: False)
     assert requests[1].loaded_tokens == loaded
+
+
+@pytest.mark.parametrize(("mode", "shared", "blocks"), [("server", True, 64), ("in_process", False, 32)])
+def test_lmcache_in_process_is_each_engines_own(mode, shared, blocks):
+    """64 blocks of RAM: one store across the network for both engines, or half of it beside each, which is nearer."""
+    knobs = {"kv_store": "lmcache", "lmcache_mode": mode, "kv_store_ram_gib": 1, "replicas": 2}
+    configuration = Configuration(knobs)
+    (role,) = configuration.roles
+    found = storing.store_of(configuration, role, objective(), H100, token_bytes=2**20, block_size=16)
+    assert found is not None
+    (tier,) = found.tiers
+    assert (found.shared, tier.blocks) == (shared, blocks)
+    assert (tier.latency_s > storing.HOST_LATENCY_S) is shared
+    assert (tier.token_s > 2**20 / storing.HOST_BYTES_PER_S["gpu"]) is shared
 
 
 def test_routing_by_prefix_keeps_a_family_on_its_engine():

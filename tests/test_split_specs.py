@@ -122,6 +122,37 @@ def test_host_memory_is_divided_among_engines_and_ranks():
     assert config["kv_connector_extra_config"]["cpu_bytes_to_use"] == 16 * 2**30
 
 
+def test_lmcache_in_process_divides_memory_and_ssd_among_the_ranks():
+    """100 GiB and 800 GiB over 2 engines of 2 ranks; files lie in the engine's own directory, and no server runs."""
+    commands = _commands("store-lmcache-in-process")
+    assert set(commands) == {"engine-0", "engine-1", "router-0"}
+    engine = commands["engine-1"]
+    assert _connector(engine) == {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    assert {name: value for name, value in engine.env.items() if name.startswith("LMCACHE_")} == {
+        "LMCACHE_CHUNK_SIZE": "256",
+        "LMCACHE_LOCAL_CPU": "True",
+        "LMCACHE_LOCAL_DISK": "/run/engine-1/lmcache",
+        "LMCACHE_MAX_LOCAL_CPU_SIZE": "25",
+        "LMCACHE_MAX_LOCAL_DISK_SIZE": "200",
+        "LMCACHE_TRACK_USAGE": "false",
+    }
+
+
+def test_lmcache_in_process_beside_a_transfer_is_the_prefill_engines():
+    """The transfer first; 64 GiB over two prefill engines, and nothing of LMCache at decode."""
+    commands = _commands("split-with-lmcache-in-process")
+    inner = _connector(commands["prefill-1"])["kv_connector_extra_config"]["connectors"]
+    assert [each["kv_connector"] for each in inner] == ["NixlConnector", "LMCacheConnectorV1"]
+    assert commands["prefill-1"].env["LMCACHE_MAX_LOCAL_CPU_SIZE"] == "32"
+    assert not any(name.startswith("LMCACHE_") for name in commands["decode-0"].env)
+
+
+def test_a_transfer_that_the_router_cannot_drive_is_refused():
+    """LMCache's transfer waits for addresses in each request, which no command line can give."""
+    with pytest.raises(InputError, match="disagg_spec"):
+        vllm.specs(Configuration({**PD, "kv_transfer": "lmcache"}), objective())
+
+
 def test_engines_and_store_mean_the_same_master():
     """Addresses in files and flags are those at which the master listens; engines lend no memory."""
     commands = _commands("store-mooncake-two-replicas")

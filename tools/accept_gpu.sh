@@ -13,7 +13,8 @@
 #   local       one aggregated deployment on this machine is measured
 #   killed      SIGKILL of the tuner while its engine starts or serves leaves no process and no GPU memory
 #   split       prefill and decode on a GPU each, NIXL between them: the transfer is proven (two GPUs needed)
-#   cpu_offload, lmcache   a store is filled and hit: vLLM's own in host memory, LMCache's server
+#   cpu_offload, lmcache, lmcache_in_process   a store is filled and hit: vLLM's own in host memory, LMCache's server,
+#               LMCache within the engine with RAM and SSD
 #   study       a short study through Ray, two trials at once where there are two GPUs
 #   isolation   trials that ran at once held different GPUs (two GPUs needed)
 #   teardown    no process of ours is left and the GPUs' memory is free again, after each of these
@@ -301,10 +302,14 @@ check_split() {  # GPUS
 }
 
 check_stores() {
-  local kind
-  for kind in cpu_offload lmcache; do
-    check_proven "$kind" "$out/stores.yaml" \
-      "{\"kv_store\": \"$kind\", \"kv_store_ram_gib\": 4, \"enable_prefix_caching\": false}" store_hit_share store_hit_tokens
+  local common='"kv_store_ram_gib": 4, "enable_prefix_caching": false' kind
+  local -A made=(
+    [cpu_offload]='"kv_store": "cpu_offload"'
+    [lmcache]='"kv_store": "lmcache"'
+    [lmcache_in_process]='"kv_store": "lmcache", "lmcache_mode": "in_process", "kv_store_ssd_gib": 4'
+  )
+  for kind in cpu_offload lmcache lmcache_in_process; do
+    check_proven "$kind" "$out/stores.yaml" "{${made[$kind]}, $common}" store_hit_share store_hit_tokens
   done
 }
 

@@ -20,9 +20,11 @@ SIDES: tuple[Side, ...] = ("prefill", "decode")
 #: Policies of `vllm-router` that need nothing beside the workers.
 ROUTER_POLICIES = ("round_robin", "random", "power_of_two", "cache_aware")
 #: How the KV cache gets from prefill to decode; the first one is the default.
-KV_TRANSFERS = ("nixl", "mooncake")
+KV_TRANSFERS = ("nixl", "mooncake", "lmcache")
 #: Where KV blocks go when an engine's own cache has no room: nowhere, host memory of the engine, or a server.
 KV_STORES = ("none", "cpu_offload", "lmcache", "mooncake")
+#: Where LMCache keeps blocks: in a server that engines share, or in the engines; the first one is the default.
+LMCACHE_MODES = ("server", "in_process")
 #: What a deployment holds of a store, over all nodes together, and the network bandwidth that it reserves.
 AMOUNT_KNOBS = ("kv_store_ram_gib", "kv_store_ssd_gib", "network_gbit")
 #: Knobs that shape the deployment; every other knob is a flag of `vllm serve` under the same name, with `prefill_` or
@@ -35,6 +37,7 @@ SHAPE_KNOBS = (
     "kv_store",
     "kv_transfer",
     "lmcache_blending",
+    "lmcache_mode",
     "prefill_replicas",
     "decode_replicas",
     "prefill_pool",
@@ -51,6 +54,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "router_policy": ROUTER_POLICIES,
     "kv_transfer": KV_TRANSFERS,
     "kv_store": KV_STORES,
+    "lmcache_mode": LMCACHE_MODES,
 }
 _STORE_SIZES = ("kv_store_ram_gib", "kv_store_ssd_gib")
 _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
@@ -72,6 +76,11 @@ class Role:
     @property
     def units(self) -> int:
         return self.replicas * self.units_each
+
+    @property
+    def caches(self) -> int:
+        """KV caches that know nothing of each other: one in each engine, and in each rank of its data parallelism."""
+        return self.replicas * _count("data_parallel_size", self.flags.get("data_parallel_size"))
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,7 @@ class Configuration:
             idle |= {name for name in given if all(f"{side}_{name}" in given for side in SIDES)}
         if self.kv_store == "none":
             idle |= {"kv_store", *_STORE_SIZES}
-        if self.kv_store != "lmcache" or self.knobs.get("lmcache_blending") is False:
-            idle |= {"lmcache_blending"}
+        idle |= self._idle_of_lmcache()
         if self.mode == "aggregated":
             idle |= {"mode"}
         return {name: value for name, value in given.items() if name not in idle}
@@ -128,6 +136,11 @@ class Configuration:
     def lossy(self) -> bool:
         """Whether reuse changes the KV cache by design (CacheBlend): to be used with its answers compared alone."""
         return self.effective.get("lmcache_blending") is True
+
+    @property
+    def store_in_engines(self) -> bool:
+        """Whether engines keep the store themselves, so that none finds what another has put there."""
+        return self.kv_store == "cpu_offload" or self.lossy or self.effective.get("lmcache_mode") == "in_process"
 
     @property
     def kv_transfer(self) -> str | None:
@@ -161,6 +174,14 @@ class Configuration:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Configuration) and other.key == self.key
+
+    def _idle_of_lmcache(self) -> set[str]:
+        """Blending works within the engines alone, so beside it the mode says nothing."""
+        if self.kv_store != "lmcache":
+            return {"lmcache_blending", "lmcache_mode"}
+        blending, mode = self.knobs.get("lmcache_blending"), self.knobs.get("lmcache_mode")
+        idle = {"lmcache_blending"} if blending is False else set()
+        return idle | ({"lmcache_mode"} if blending is True or mode == LMCACHE_MODES[0] else set())
 
     def _side(self, side: Side) -> Role:
         knobs = self.effective

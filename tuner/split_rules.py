@@ -29,8 +29,12 @@ AGREED = (
 )
 #: Flags by which a user could connect engines himself, beside what the tuner does.
 CONNECTORS = ("kv_transfer_config", "kv_offloading_size", "kv_offloading_backend")
-#: Stores that keep blocks on SSD within a size: the others keep none, or without a bound.
-WITH_SSD = ("mooncake",)
+#: Transfers that `vllm-router` cannot drive, and why. Source: LMCache 0.5.6, `integration/vllm/vllm_v1_adapter.py` and
+#: `v1/storage_backend/pd_backend.py`; `vllm-router --help`, 0.1.17.
+UNROUTED = {
+    "lmcache": "prefill sends where kv_transfer_params.disagg_spec of each request says, and vllm-router writes none; "
+    "use nixl, with kv_store lmcache beside it where prefill should reuse"
+}
 
 
 def shared(
@@ -63,10 +67,13 @@ def _sides(
         yield Violation(
             "sides_agree", f"prefill runs on {prefill_pool.unit.upper()}s and decode on {decode_pool.unit.upper()}s"
         )
-    message = _parallelism(str(configuration.kv_transfer), prefill, decode, facts)
+    transfer = str(configuration.kv_transfer)
+    if transfer in UNROUTED:
+        yield Violation("transfer_router", f"kv_transfer {transfer}: {UNROUTED[transfer]}")
+    message = _parallelism(transfer, prefill, decode, facts)
     if message is not None:
         yield Violation("sides_parallel", message)
-    if configuration.kv_transfer == "mooncake" and not objective.engine.connector_module:
+    if transfer == "mooncake" and not objective.engine.connector_module:
         for role, pool in placed:
             if pool.unit == "cpu":
                 yield Violation("transfer_device", f"kv_transfer mooncake needs GPUs, {role.name} runs on {pool.name}")
@@ -96,16 +103,23 @@ def _store(configuration: Configuration, objective: Objective, placed: list[tupl
     ram_gib, ssd_gib = (_amount(knobs.get(f"kv_store_{tier}_gib")) for tier in ("ram", "ssd"))
     if ram_gib <= 0:
         yield Violation("store_size", f"kv_store {store} needs kv_store_ram_gib above 0")
-    if ssd_gib > 0 and store not in WITH_SSD:
+    in_process = store == "lmcache" and configuration.store_in_engines and not configuration.lossy
+    if ssd_gib > 0 and store != "mooncake" and not in_process:
         yield Violation("store_size", f"kv_store {store} keeps nothing on SSD within a size; remove kv_store_ssd_gib")
     role, pool = placed[0]
     if store == "cpu_offload" and pool.unit == "cpu":
         yield Violation("store_device", f"kv_store cpu_offload copies from GPUs, {role.name} runs on {pool.name}")
+    if in_process and pool.unit == "cpu":
+        yield Violation(
+            "store_device",
+            f"lmcache_mode in_process needs GPUs: on {pool.name} it starts, looks healthy and never finds a block; use "
+            "lmcache_mode: server",
+        )
     if configuration.lossy:
         yield from _blending(configuration, objective, role, pool)
-    elif store == "lmcache" and ram_gib != math.floor(ram_gib):
-        yield Violation("store_size", f"kv_store lmcache takes whole GiB, kv_store_ram_gib is {ram_gib:g}")
-    yield from _host_memory(store, ram_gib, role, pool)
+    elif store == "lmcache" and not in_process and ram_gib != math.floor(ram_gib):
+        yield Violation("store_size", f"LMCache's server takes whole GiB, kv_store_ram_gib is {ram_gib:g}")
+    yield from _host_memory(configuration, ram_gib, role, pool)
 
 
 def _blending(configuration: Configuration, objective: Objective, role: Role, pool: Pool) -> Iterator[Violation]:
@@ -123,12 +137,12 @@ def _blending(configuration: Configuration, objective: Objective, role: Role, po
         yield Violation("blending", "lmcache_blending is not known to work beside a KV transfer; use mode: aggregated")
 
 
-def _host_memory(store: str, ram_gib: float, role: Role, pool: Pool) -> Iterator[Violation]:
-    """The part of the store on one node: all of it for a server, the engines' shares for `cpu_offload`."""
+def _host_memory(configuration: Configuration, ram_gib: float, role: Role, pool: Pool) -> Iterator[Violation]:
+    """The part of the store on one node: all of it for a server, else the shares of the engines there."""
     if pool.host_memory_gib is None:
         return
     engines = min(role.replicas, max(1, pool.per_node // role.units_each))
-    there = ram_gib if store != "cpu_offload" else ram_gib / role.replicas * engines
+    there = ram_gib / role.replicas * engines if configuration.store_in_engines else ram_gib
     if there > pool.host_memory_gib:
         yield Violation(
             "store_memory",

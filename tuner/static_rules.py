@@ -25,6 +25,7 @@ RULES: Mapping[str, str] = {
     "sides_agree": "prefill and decode agree on whatever decides content and layout of a KV block",
     "sides_parallel": "the parallelism of prefill and decode is one that the KV transfer can map onto each other",
     "transfer_device": "the KV transfer works on the devices of both sides",
+    "transfer_router": "the router can tell the engines what the KV transfer has to know",
     "store_size": "a KV store has RAM, and SSD only where it keeps to a size",
     "store_device": "the KV store works on the devices of the engines that fill it",
     "blending": "blending has the prompt to itself: no prefix cache, no graphs, one engine for all of the work",

@@ -47,7 +47,8 @@ def test_splits_and_stores_pass_if_their_counters_prove_them(hits, word, tmp_pat
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=900)
     print(done.stdout)
     told = {check["name"]: check for check in json.loads((out / "accept-gpu.json").read_text())["checks"]}
-    assert [told[name]["result"] for name in ("split", "cpu_offload", "lmcache")] == ["PASS", word, word]
+    stores = ("cpu_offload", "lmcache", "lmcache_in_process")
+    assert [told[name]["result"] for name in ("split", *stores)] == ["PASS", word, word, word]
     assert "kv_transfer_share 1," in told["split"]["detail"]
     assert ("store_not_effective" in (out / "accept-gpu.log").read_text()) == (word == "FAIL")
     assert done.returncode == any(check["result"] == "FAIL" for check in told.values())

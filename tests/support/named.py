@@ -100,10 +100,25 @@ SPLIT_OR_STORED = {
             "enable_prefix_caching": False,
         },
     ),
+    "store-lmcache-in-process": (
+        {},
+        {
+            "replicas": 2,
+            "tensor_parallel_size": 2,
+            "kv_store": "lmcache",
+            "lmcache_mode": "in_process",
+            "kv_store_ram_gib": 100,
+            "kv_store_ssd_gib": 800,
+        },
+    ),
     "store-cpu-offload": (
         {},
         {"replicas": 2, "data_parallel_size": 2, "kv_store": "cpu_offload", "kv_store_ram_gib": 64},
     ),
     "split-with-a-store": ({}, {**PD, "decode_replicas": 2, "kv_store": "mooncake", "kv_store_ram_gib": 32}),
+    "split-with-lmcache-in-process": (
+        {},
+        {**PD, "prefill_replicas": 2, "kv_store": "lmcache", "lmcache_mode": "in_process", "kv_store_ram_gib": 64},
+    ),
     "split-on-cpu-with-a-store": (CPU, {**PD, "kv_store": "mooncake", "kv_store_ram_gib": 1}),
 }

@@ -13,13 +13,25 @@ from tuner.canary import SEPARATOR
 from tuner.configuration import Configuration, Role
 from tuner.deployment import stores
 from tuner.deployment.spec import PortNeed
+from tuner.errors import InputError
 from tuner.flags import compact_json
 from tuner.model import GIB
 from tuner.slo import Objective, Pool
+from tuner.split_rules import UNROUTED
 
 #: What a decode engine does when blocks do not arrive: the request fails and is seen, rather than being computed again.
 FAILURE_POLICY = "fail"
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+#: CacheBlend: parts of a prompt are reused wherever they stand, and a share of their tokens is computed again. Settings
+#: are those of LMCache's own example (`examples/blend_kv_v1`).
+_BLENDING: Mapping[str, str] = {
+    "LMCACHE_USE_LAYERWISE": "True",
+    "LMCACHE_ENABLE_BLENDING": "True",
+    "LMCACHE_BLEND_SPECIAL_STR": SEPARATOR,
+    "LMCACHE_BLEND_CHECK_LAYERS": "1",
+    "LMCACHE_BLEND_RECOMPUTE_RATIOS": "0.15",
+    "LMCACHE_BLEND_MIN_TOKENS": str(stores.LMCACHE_CHUNK_TOKENS),
+}
 
 
 @dataclass(frozen=True)
@@ -41,10 +53,18 @@ class _Connector:
 
 
 def attach(configuration: Configuration, role: Role, pool: Pool, objective: Objective) -> Attachment:
-    """How the engines of a role are connected; nothing for an aggregated engine without a store."""
+    """
+    How the engines of a role are connected; nothing for an aggregated engine without a store.
+
+    Raises:
+        InputError: The router cannot drive the KV transfer.
+    """
     found: list[_Connector] = []
     if configuration.mode == "disaggregated":
-        found.append(_TRANSFERS[str(configuration.kv_transfer)](role, pool, objective))
+        transfer = str(configuration.kv_transfer)
+        if transfer in UNROUTED:
+            raise InputError(f"configuration: kv_transfer: got {transfer}: {UNROUTED[transfer]}")
+        found.append(_TRANSFERS[transfer](role, pool, objective))
     if configuration.kv_store != "none" and role.name == configuration.storing_role:
         found.append(_STORES[configuration.kv_store](configuration, role, pool))
     if not found:
@@ -116,20 +136,19 @@ def _mooncake(role: Role, pool: Pool, objective: Objective) -> _Connector:
 def _cpu_offload(configuration: Configuration, role: Role, _: Pool) -> _Connector:
     """The engine's own host memory; every engine, and every rank of data parallelism, has an equal share."""
     size = float(configuration.effective.get("kv_store_ram_gib") or 0) * GIB
-    shares = role.replicas * int(role.flags.get("data_parallel_size") or 1)
     return _Connector(
         {
             "kv_connector": "OffloadingConnector",
             "kv_role": "kv_both",
-            "kv_connector_extra_config": {"cpu_bytes_to_use": int(size / shares)},
+            "kv_connector_extra_config": {"cpu_bytes_to_use": int(size / role.caches)},
         }
     )
 
 
 def _lmcache(configuration: Configuration, role: Role, _: Pool) -> _Connector:
-    """The connector of LMCache's multi-process mode, which has a server; blending works within the engines alone."""
-    if configuration.lossy:
-        return _lmcache_blending(configuration, role)
+    """The connector of LMCache's multi-process mode, which has a server, or the one that keeps blocks itself."""
+    if configuration.store_in_engines:
+        return _lmcache_in_process(configuration, role)
     server = stores.LMCACHE
     return _Connector(
         {
@@ -143,25 +162,23 @@ def _lmcache(configuration: Configuration, role: Role, _: Pool) -> _Connector:
     )
 
 
-def _lmcache_blending(configuration: Configuration, role: Role) -> _Connector:
+def _lmcache_in_process(configuration: Configuration, role: Role) -> _Connector:
     """
-    CacheBlend: parts of a prompt are reused wherever they stand, and a share of their tokens is computed again.
+    LMCache within the engines: memory beside every rank of every engine, and files where there is SSD; equal shares.
 
-    LMCache keeps the blocks in memory of its own beside every rank of every engine; each gets an equal share. Settings
-    are those of LMCache's own example (`examples/blend_kv_v1`).
+    The files lie in the engine's own directory and are removed with it. Names as in LMCache 0.5.6, `v1/config.py`.
     """
-    size_gib = float(configuration.effective.get("kv_store_ram_gib") or 0) / role.units
+    ram_gib, ssd_gib = (stores.gib(configuration, tier) / role.units for tier in ("ram", "ssd"))
     env = {
         "LMCACHE_CHUNK_SIZE": str(stores.LMCACHE_CHUNK_TOKENS),
         "LMCACHE_LOCAL_CPU": "True",
-        "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{size_gib:g}",
-        "LMCACHE_USE_LAYERWISE": "True",
-        "LMCACHE_ENABLE_BLENDING": "True",
-        "LMCACHE_BLEND_SPECIAL_STR": SEPARATOR,
-        "LMCACHE_BLEND_CHECK_LAYERS": "1",
-        "LMCACHE_BLEND_RECOMPUTE_RATIOS": "0.15",
-        "LMCACHE_BLEND_MIN_TOKENS": str(stores.LMCACHE_CHUNK_TOKENS),
+        "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{ram_gib:g}",
+        **stores.LMCACHE_SILENT,
     }
+    if ssd_gib > 0:
+        env |= {"LMCACHE_LOCAL_DISK": "${directory}/lmcache", "LMCACHE_MAX_LOCAL_DISK_SIZE": f"{ssd_gib:g}"}
+    if configuration.lossy:
+        env |= _BLENDING
     return _Connector({"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}, env)
 
 

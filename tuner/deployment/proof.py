@@ -5,6 +5,7 @@ A deployment that is called disaggregated while decode computes the prompts itse
 was given, measures something else than its name says; it must not be scored.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,11 +33,13 @@ class Claim:
     transfer: bool = False  # decode gets its prompts from prefill
     store: str = "none"  # one of `configuration.KV_STORES`
     storing_role: RoleName = "engine"
+    stores: int = 1  # that know nothing of each other: one that all engines share, or as many as there are KV caches
 
 
 def claim(configuration: Configuration) -> Claim:
     """What has to be proven of a configuration."""
-    return Claim(configuration.mode == "disaggregated", configuration.kv_store, configuration.storing_role)
+    stores = configuration.roles[0].caches if configuration.store_in_engines else 1
+    return Claim(configuration.mode == "disaggregated", configuration.kv_store, configuration.storing_role, stores)
 
 
 def refuted(claimed: Claim, data: LevelData, shapes: RequestShapes | None) -> ConfigurationFailed | None:
@@ -109,7 +112,7 @@ def _never_hit(claimed: Claim, data: LevelData, shapes: RequestShapes) -> str | 
     counted = data.counters
     if _counter(counted, claimed, "external_prefix_cache_hits_total"):
         return None
-    requests, tokens = reusable(shapes)
+    requests, tokens = reusable(shapes, claimed.stores)
     own = _counter(counted, claimed, "prefix_cache_hits_total") or 0.0
     if requests < LEAST_REQUESTS or tokens - own < LEAST_SHARE * tokens:
         return None
@@ -120,15 +123,19 @@ def _never_hit(claimed: Claim, data: LevelData, shapes: RequestShapes) -> str | 
     )
 
 
-def reusable(shapes: RequestShapes) -> tuple[int, int]:
-    """How many requests share whole blocks with an earlier one of the level, and how many tokens these are."""
-    seen: set[int] = set()
+def reusable(shapes: RequestShapes, stores: int = 1) -> tuple[int, int]:
+    """
+    How many requests find whole blocks of an earlier one of the level in a store, and how many tokens these are.
+
+    Each request goes to one of `stores`, whichever: of those with the same block, all but as many find it.
+    """
+    seen: Counter[int] = Counter()
     requests = blocks = 0
     if shapes.block_tokens == 0:
         return 0, 0
     for index in range(len(shapes)):
         keys = [int(key) for key in shapes.cache_keys(index, GRAIN_TOKENS) if key >= 0]
-        again = sum(key in seen for key in keys)
+        again = sum(seen[key] >= stores for key in keys)
         seen.update(keys)
         requests += again > 0
         blocks += again

@@ -24,6 +24,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {"lmcache": ("lmcache", "server"), "mo
 READY_LIMIT_S = 120.0
 _ENV_PREFIXES = ("LMCACHE_", "MC_", "MOONCAKE_")
 LMCACHE_CHUNK_TOKENS = 256
+#: LMCache tells its makers about its use unless told not to, as vLLM does.
+LMCACHE_SILENT: Mapping[str, str] = {"LMCACHE_TRACK_USAGE": "false"}
 _ENGINE_BUFFER_BYTES = 64 * 1024**2
 #: Runs Mooncake's store service, whose REST interface listens on every address, on one address alone.
 _SEGMENT_PROGRAM = """\
@@ -55,7 +57,7 @@ def specs(configuration: Configuration, objective: Objective, pool: Pool) -> tup
         "mooncake": _mooncake,
     }
     make = build.get(configuration.kv_store)
-    return () if make is None or configuration.lossy else make(configuration, objective, pool)
+    return () if make is None or configuration.store_in_engines else make(configuration, objective, pool)
 
 
 def protocol(pool: Pool) -> str:
@@ -71,13 +73,13 @@ def engine_file(configuration: Configuration, pool: Pool) -> str:
             "global_segment_size": 0,
             "local_buffer_size": _ENGINE_BUFFER_BYTES,
             "mode": "standalone-store",
-            **({"enable_offload": True} if _gib(configuration, "ssd") > 0 else {}),
+            **({"enable_offload": True} if gib(configuration, "ssd") > 0 else {}),
         }
     )
 
 
 def _lmcache(configuration: Configuration, objective: Objective, _: Pool) -> tuple[ProcessSpec, ...]:
-    size = str(int(_gib(configuration, "ram")))
+    size = str(int(gib(configuration, "ram")))
     argv = [*_command(objective, "lmcache"), "--host", "${host}", "--port", "${port:rpc}"]
     argv += ["--http-port", "${port:http}", "--prometheus-port", "${port:prometheus}"]
     argv += [
@@ -91,20 +93,21 @@ def _lmcache(configuration: Configuration, objective: Objective, _: Pool) -> tup
         str(LMCACHE_CHUNK_TOKENS),
     ]
     argv += ["--hash-algorithm", "blake3", "--max-workers", "2", "--supported-transfer-mode", "auto"]
-    return (_spec(objective, LMCACHE, argv, Readiness("tcp", "rpc"), ports=("http", "rpc", "prometheus")),)
+    ports = ("http", "rpc", "prometheus")
+    return (_spec(objective, LMCACHE, argv, Readiness("tcp", "rpc"), ports=ports, env=LMCACHE_SILENT),)
 
 
 def _mooncake(configuration: Configuration, objective: Objective, pool: Pool) -> tuple[ProcessSpec, ...]:
     """The master, which knows where blocks are, and the process whose memory they are in."""
     command = _command(objective, "mooncake")
-    ssd_bytes = int(_gib(configuration, "ssd") * GIB)
+    ssd_bytes = int(gib(configuration, "ssd") * GIB)
     master = [*command, "--rpc_address=${host}", "--rpc_port=${port:rpc}"]
     master += ["--metrics_host=${host}", "--metrics_port=${port:http}", "--enable_http_metadata_server=true"]
     master += ["--http_metadata_server_host=${host}", "--http_metadata_server_port=${port:metadata}"]
     segment: dict[str, object] = {
         **_mooncake_addresses(pool),
         "local_hostname": "${host}",
-        "global_segment_size": int(_gib(configuration, "ram") * GIB),
+        "global_segment_size": int(gib(configuration, "ram") * GIB),
         "local_buffer_size": _ENGINE_BUFFER_BYTES,
     }
     env: dict[str, str] = {}
@@ -180,5 +183,6 @@ def _python_beside(program: str) -> str:
     return f"{folder}/python3" if folder else "python3"
 
 
-def _gib(configuration: Configuration, tier: str) -> float:
+def gib(configuration: Configuration, tier: str) -> float:
+    """Size of a tier, `ram` or `ssd`, of the whole deployment."""
     return float(configuration.effective.get(f"kv_store_{tier}_gib") or 0.0)

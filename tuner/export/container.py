@@ -51,7 +51,7 @@ def refuse(plan: Plan, form: str) -> None:
     for store, known in stores.COMMANDS.items():
         wanted[f"engine.stores.{store}"] = (engine.stores.get(store, known), known)
     used = {"engine.command", *(["engine.router"] if any(spec.role == "router" for spec in plan.specs) else [])}
-    used |= {f"engine.stores.{plan.configuration.kv_store}"}
+    used |= set() if plan.configuration.store_in_engines else {f"engine.stores.{plan.configuration.kv_store}"}
     for key in sorted(used & set(wanted)):
         given, known = wanted[key]
         if (PurePosixPath(given[0]).name, *given[1:]) != known:
@@ -142,7 +142,7 @@ def shares_memory(spec: ProcessSpec, plan: Plan) -> bool:
     if plan.configuration.kv_transfer == "nixl" and plan.one_machine and spec.role in ("prefill", "decode"):
         return True
     stores_it = spec.role in ("store", plan.configuration.storing_role)
-    return plan.configuration.kv_store == "lmcache" and stores_it
+    return _lmcache_server(plan) and stores_it
 
 
 def machine_paths(spec: ProcessSpec) -> Sequence[str]:
@@ -160,11 +160,15 @@ def refuse_spread_memory(plan: Plan, form: str) -> None:
     Raises:
         InputError: A store that works through one machine's memory was measured, or would be, on several.
     """
-    if plan.configuration.kv_store == "lmcache" and not plan.one_machine:
+    if _lmcache_server(plan) and not plan.one_machine:
         raise InputError(
             f"{form}: LMCache's server hands KV blocks on through the memory of one machine, and this deployment is "
             "spread over several; choose a trial on one machine, or kv_store: mooncake"
         )
+
+
+def _lmcache_server(plan: Plan) -> bool:
+    return plan.configuration.kv_store == "lmcache" and not plan.configuration.store_in_engines
 
 
 def _paths(spec: ProcessSpec, templates: Iterable[str]) -> Iterator[str]:

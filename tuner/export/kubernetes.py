@@ -207,9 +207,11 @@ def _resources(spec: ProcessSpec, plan: Plan, rdma: str | None) -> Mapping[str, 
     knobs = plan.configuration.effective
     ram_gib, ssd_gib = (float(knobs.get(f"kv_store_{tier}_gib") or 0) for tier in ("ram", "ssd"))
     requests: dict[str, object] = {}
-    if plan.configuration.kv_store == "cpu_offload" and container.is_engine(spec):
-        engines = sum(container.is_engine(each) for each in plan.specs)
+    if plan.configuration.store_in_engines and spec.role == plan.configuration.storing_role:
+        engines = plan.configuration.roles[0].replicas
         requests["memory"] = _quantity(ram_gib / engines)
+        if ssd_gib:
+            requests["ephemeral-storage"] = _quantity(ssd_gib / engines)
     if spec.role == "store" and _holds_blocks(spec, plan):
         requests["memory"] = _quantity(ram_gib)
         if ssd_gib:

@@ -1,6 +1,5 @@
 """The KV store of a configuration, as tiers."""
 
-from collections.abc import Mapping
 from math import inf
 
 from tuner.configuration import Configuration, Role
@@ -9,8 +8,8 @@ from tuner.simulator.fleet import StoreKind
 from tuner.simulator.store import Tier
 from tuner.slo import Objective, Pool, Scalar
 
-#: Kinds of store, and whether all engines share one: it then lies across the network.
-KINDS: Mapping[str, bool] = {"cpu_offload": False, "lmcache": True, "mooncake": True}
+#: Kinds of store.
+KINDS = ("cpu_offload", "lmcache", "mooncake")
 #: Reading from memory of the own host: bytes per second and seconds of each read. 43 GB/s is what one H100 takes of its
 #: PCIe link; guesses elsewhere.
 HOST_BYTES_PER_S, HOST_LATENCY_S = {"gpu": 43e9, "cpu": 5e9}, 0.001
@@ -30,16 +29,16 @@ def store_of(
 
     Args:
         configuration: Its knobs `kv_store`, `kv_store_ram_gib`, `kv_store_ssd_gib` (of the whole deployment) and
-            `network_gbit`.
+            `network_gbit`. A store that all engines share lies across the network.
         role: Decode engines have none.
         objective: For `cluster.interconnect`.
         pool: That the engines run on.
         token_bytes: Of KV, of one token.
         block_size: Tokens of a block.
     """
-    shared = KINDS.get(str(configuration.knobs.get("kv_store") or "none"))
-    if shared is None or role.name == "decode":
+    if configuration.kv_store not in KINDS or role.name == "decode":
         return None
+    shared = not configuration.store_in_engines
     share = 1 if shared else role.replicas
     network = objective.cluster.interconnect_bytes_per_s
     network_bytes_per_s = NETWORK_BYTES_PER_S[pool.unit] if network is None else network
