@@ -125,7 +125,7 @@ class _Run:
             window={"until": None if prepared.until is None else prepared.until.isoformat()},
         )
         self._save()
-        self.listen(Note(f"night {self.night.number} of {prepared.name}: {prepared.incumbent.reason}"))
+        self.listen(Note(f"night {self.night.number} of {prepared.name}; the incumbent: {prepared.incumbent.reason}"))
         self.listen(NightStep("begun"))
 
     def _preflight(self) -> None:
