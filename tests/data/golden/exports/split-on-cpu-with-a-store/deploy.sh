@@ -179,6 +179,7 @@ if mine prefill-0; then
         CUDA_VISIBLE_DEVICES= \
         MOONCAKE_CONFIG_PATH="$work/prefill-0/mooncake.json" \
         PYTHONHASHSEED=0 \
+        UCX_NET_DEVICES=lo \
         VLLM_CPU_KVCACHE_SPACE=1 \
         VLLM_CPU_OMP_THREADS_BIND="${PREFILL_0_CORES}" \
         VLLM_HOST_IP="${PREFILL_0_HOST}" \
@@ -210,6 +211,7 @@ if mine decode-0; then
         env \
         CUDA_VISIBLE_DEVICES= \
         PYTHONHASHSEED=0 \
+        UCX_NET_DEVICES=lo \
         VLLM_CPU_KVCACHE_SPACE=1 \
         VLLM_CPU_OMP_THREADS_BIND="${DECODE_0_CORES}" \
         VLLM_NIXL_SIDE_CHANNEL_HOST="${DECODE_0_HOST}" \

@@ -119,6 +119,7 @@ if mine store-0; then
     start store-0 \
         env \
         CUDA_VISIBLE_DEVICES= \
+        LMCACHE_TRACK_USAGE=false \
         PYTHONHASHSEED=0 \
         /lm/bin/lmcache \
         server \
