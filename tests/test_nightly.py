@@ -158,6 +158,16 @@ def test_every_night_has_schedules_of_its_own(home):
     assert not seen[0] & seen[1]
 
 
+def test_an_incumbent_is_measured_again_where_it_ended(home):
+    """It carried about 8 req/s: the next night begins there, not at the 4/s of the objective file."""
+    run(home, better)
+    carried = nightfile.nights(folder(home))[0].challenger.capacity
+    launcher = ScriptedLauncher(better)
+    run(home, launcher=launcher)
+    first = next(plan for _, plan in launcher.plans if plan.number)
+    assert first.rate_rps == pytest.approx(carried)
+
+
 def test_later_nights_reuse_the_trials_of_earlier_ones(home):
     """The second night's study is warm-started from the first one's."""
     run(home)

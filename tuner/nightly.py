@@ -32,7 +32,7 @@ from tuner.events import Listener, NightStep, Note
 from tuner.ledger import Ledger
 from tuner.nightfile import Incumbent, Night, Status
 from tuner.nightgate import Decision
-from tuner.nightplan import TUNING, NightRequest, Prepared, prepare, warm_start
+from tuner.nightplan import TUNING, NightRequest, Prepared, known_load, prepare, warm_start
 from tuner.optimize import Inputs, Launch
 from tuner.outcome import Level, Outcome
 from tuner.report import nightpage
@@ -147,7 +147,7 @@ class _Run:
         objective = replace(
             prepared.inputs.objective,
             baseline=dict(prepared.incumbent.configuration),
-            search=replace(search, budget=budget),
+            search=replace(search, budget=budget, first_guess_rps=known_load(prepared) or search.first_guess_rps),
         )
         self.inputs = replace(prepared.inputs, objective=objective)
         self.asked = replace(

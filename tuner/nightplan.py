@@ -9,6 +9,7 @@ from pathlib import Path
 from tuner import feasibility, gate, nightfile, optimize, preview, provenance, window
 from tuner.configuration import Configuration
 from tuner.errors import InputError
+from tuner.level import closed_loop
 from tuner.nightfile import Incumbent, Night
 from tuner.optimize import Inputs, Request
 from tuner.report.text import duration
@@ -93,6 +94,21 @@ def prepare(request: NightRequest, now: dt.datetime) -> Prepared:
         nights=tuple(nightfile.settle(night, deployed, stamp) for night in nightfile.nights(folder)),
         number=number,
     )
+
+
+def known_load(prepared: Prepared) -> float | None:
+    """
+    Load that the incumbent carried when it was measured last, requests/s; None where nobody knows or in a closed loop.
+
+    A search that begins there sees a load kept and one broken, however few levels it may take.
+    """
+    if closed_loop(prepared.inputs.objective):
+        return None
+    for night in reversed(prepared.nights):
+        for figures in (night.challenger, night.incumbent):
+            if figures is not None and figures.configuration == prepared.incumbent.configuration and figures.capacity:
+                return figures.capacity
+    return None
 
 
 def _check(request: NightRequest, inputs: Inputs) -> None:
