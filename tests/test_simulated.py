@@ -231,9 +231,7 @@ def test_a_warm_level_begins_with_its_beginnings_in_the_store(cache, share, knob
     )
     assert stored.counters["store_hit_share"] == pytest.approx(share, abs=0.005)
     if share:
-        firsts = [
-            sum(r.first_token_s - r.scheduled_s for r in data.records[:15]) for data in (stored, without)
-        ]
+        firsts = [sum(r.first_token_s - r.scheduled_s for r in data.records[:15]) for data in (stored, without)]
         assert firsts[0] < 0.6 * firsts[1]
 
 

@@ -7,7 +7,6 @@ per step, so that results do not depend on it (`compress=False` takes every step
 """
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
