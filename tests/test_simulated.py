@@ -212,6 +212,42 @@ def test_the_first_request_finds_its_prefix_only_in_a_warm_cache(cache, hits):
     assert faster is hits
 
 
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("knobs", [{}, {"mode": "disaggregated", "tensor_parallel_size": 2}], ids=["whole", "split"])
+@pytest.mark.parametrize(("cache", "share"), [(Cache("cold"), 0.0), (Cache("steady"), 0.0), (Cache("warm", 60), 0.874)])
+def test_a_warm_level_begins_with_its_beginnings_in_the_store(cache, share, knobs, caching):
+    """
+    60 beginnings, each asked for once, are more than an engine has room for: with `warm` they are in the store, which
+    finds them all where the engines keep nothing, and those that they have forgotten elsewhere.
+    """
+    objective = with_workload(
+        source=Synthetic(8000, 20, 7000, prefixes=60), cache=cache, measure=Measure(0.0, 10.0, 20)
+    )
+    base = {"tensor_parallel_size": 4, "num_gpu_blocks_override": 3000, "max_model_len": 9000, **knobs}
+    base["enable_prefix_caching"] = caching
+    stored, without = (
+        drive(objective, Configuration({**base, **more}), rate=1.0, stop_early=False)
+        for more in ({"kv_store": "mooncake", "kv_store_ram_gib": 256}, {})
+    )
+    assert stored.counters["store_hit_share"] == pytest.approx(share, abs=0.005)
+    if share:
+        firsts = [sum(r.first_token_s - r.scheduled_s for r in data.records[:15]) for data in (stored, without)]
+        assert firsts[0] < 0.6 * firsts[1]
+
+
+def test_a_warm_closed_loop_is_filled_as_far_as_it_says():
+    """A closed loop's requests are made in portions; what fills its caches does not end with the first one."""
+    objective = with_workload(
+        source=Synthetic(200, 2, 160, prefixes=600),
+        arrivals=Arrivals("closed_loop"),
+        load=Load("concurrency", None, 1),
+        measure=Measure(0.0, 0.1, 500),
+        cache=Cache("warm", 600),
+    )
+    counters = drive(objective, rate=None, concurrency=1, stop_early=False).counters
+    assert counters["prefix_cache_hits_total"] == pytest.approx(0.8 * counters["prefix_cache_queries_total"])
+
+
 def test_prefix_blocks_of_a_trace_are_found_again(tmp_path):
     """Rows share their first two blocks of 512 tokens: all but the first of a round find 1,024 of 1,500 tokens."""
     path = tmp_path / "trace.jsonl"

@@ -90,14 +90,33 @@ def test_both_engines_agree_in_a_closed_loop(workload, limits, slots):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_warm_cache_is_used_by_both(compiled):
-    """Blocks 1 to 3 lie there before the first request comes; a second filling changes nothing."""
+    """Blocks 1 to 3 lie there before the first request comes; a second filling changes nothing, and nothing counts."""
     engine = make_engine(TINY, STEP, compiled=compiled)
-    engine.warm((1, 2, 3))
-    engine.warm((2, 3))
+    for number in range(2):
+        engine.warm(Request(number, 14, 5, keys=(1, 2, 3)))
+    assert (engine.totals.prefix_queries, engine.totals.computed_tokens, engine.busy) == (0, 0, False)
     request = Request(0, 13, 2, keys=(1, 2, 3))
     Cluster([engine]).open_loop([request], lambda _: False)
     assert request.hit_tokens == 12
     assert engine.totals.free == TINY.blocks
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_oldest_of_what_fills_a_cache_goes_first(compiled):
+    """Room for 10 blocks, three prompts of 5 with what is their own: the first one's beginning is gone."""
+    engine = make_engine(replace(TINY, blocks=10), STEP, compiled=compiled)
+    for family in (10, 20, 30):
+        engine.warm(Request(family, 17, 2, keys=(family, family + 1)))
+    requests = [Request(0, 9, 1, keys=(30, 31)), Request(1, 9, 1, keys=(10, 11), scheduled_s=10.0)]
+    Cluster([engine]).open_loop(requests, lambda _: False)
+    assert [request.hit_tokens for request in requests] == [8, 0]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_can_never_run_fills_nothing(compiled):
+    """As for requests that come."""
+    with pytest.raises(ValueError, match="never fit"):
+        make_engine(TINY, STEP, compiled=compiled).warm(Request(0, 400, 1))
 
 
 def test_arrays_grow_with_what_they_hold():

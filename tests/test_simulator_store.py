@@ -14,6 +14,7 @@ from tuner.configuration import Configuration
 from tuner.simulator import storing
 from tuner.simulator.cluster import Cluster
 from tuner.simulator.engine import Patience
+from tuner.simulator.filling import fill
 from tuner.simulator.fleet import Fleet, Group, StoreKind, make_engines
 from tuner.simulator.router import POLICIES, Router
 from tuner.simulator.scheduler import EngineLimits, Link, Request
@@ -98,6 +99,47 @@ def test_lmcache_in_process_is_each_engines_own(mode, shared, blocks):
     assert (tier.token_s > 2**20 / storing.HOST_BYTES_PER_S["gpu"]) is shared
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_store_serves_engines_without_a_prefix_cache(compiled):
+    """The engine keeps nothing of the first prompt; the store is asked for all of the second, and has 12 tokens."""
+    limits = replace(TINY, enable_prefix_caching=False)
+    group = Group("engine", 1, limits, Linear(1.0), store=StoreKind((replace(RAM, blocks=99),), shared=False))
+    (engine,) = make_engines(group, compiled=compiled)
+    requests = [Request(0, 14, 1, keys=(1, 2, 3)), Request(1, 14, 1, keys=(1, 2, 3), scheduled_s=10.0)]
+    Cluster([engine]).open_loop(requests, lambda _: False)
+    assert [(request.hit_tokens, request.loaded_tokens) for request in requests] == [(0, 0), (0, 12)]
+    assert engine.chunks(requests[1])[0][0] == pytest.approx(10.0 + 0.5 + 12 * 0.01 + 1.0)
+    assert (engine.totals.store_queries, engine.totals.prefix_queries) == (28, 0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("caching", [False, True])
+def test_filling_reaches_the_store_too(compiled, caching):
+    """
+    Three prompts of 5 blocks fill an engine that has room for 10 and a store that has for 14: of the first one, the
+    engine has nothing and the store the beginning, whose own part went first.
+    """
+    limits = replace(TINY, blocks=10, enable_prefix_caching=caching)
+    group = Group("engine", 1, limits, STEP, store=StoreKind((replace(RAM, blocks=14),), shared=False))
+    (engine,) = make_engines(group, compiled=compiled)
+    for family in (10, 20, 30):
+        engine.warm(Request(family, 21, 2, keys=(family, family + 1, family + 2)))
+    assert engine.totals.store_queries == engine.totals.loaded_tokens == 0
+    request = Request(0, 14, 1, keys=(10, 11, 12))
+    Cluster([engine]).open_loop([request], lambda _: False)
+    assert (request.hit_tokens, request.loaded_tokens) == (0, 12)
+
+
+def test_caches_are_filled_through_the_router():
+    """Four at a time, by the least load: both engines get two of four beginnings, and the router knows which."""
+    engines, router = make_engines(Group("engine", 2, TINY, STEP)), Router("prefix_aware", 4)
+    fill([Request(n, 13, 2, keys=(10 * n, 10 * n + 1, 10 * n + 2)) for n in range(4)], engines, router, concurrency=4)
+    requests = [Request(n, 13, 2, keys=(10 * n, 10 * n + 1, 10 * n + 2), scheduled_s=9.0 * n) for n in (3, 1, 0, 2)]
+    Cluster(engines, router=router).open_loop(requests, lambda _: False)
+    assert [request.hit_tokens for request in requests] == [12] * 4
+    assert [request.engine for request in requests] == [1, 1, 0, 0]
+
+
 def test_routing_by_prefix_keeps_a_family_on_its_engine():
     """Two families on two engines: by prefix each meets its own blocks; at random it often does not."""
     hits = {}
@@ -137,21 +179,27 @@ def outcome(engines: Sequence, answering: Sequence, requests: Sequence[Request])
     return seen + [(e.totals, list(e.ends), e.busy) for e in engines]
 
 
+def filled(requests: Sequence[Request], *, answered: bool = True) -> list[Request]:
+    """Others like them, to fill caches with; at prefill engines they are not answered."""
+    return [Request(each.number, each.prompt, each.output if answered else 1, each.keys) for each in requests]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     workloads(),
     limits_strategy,
     st.builds(StoreKind, tiers_strategy.map(tuple), st.booleans()),
-    st.tuples(st.sampled_from([inf, 9.0, 3.0]), st.sampled_from(POLICIES)),
+    st.tuples(st.sampled_from([inf, 9.0, 3.0]), st.sampled_from(POLICIES), st.integers(0, 6)),
 )
 def test_both_engines_agree_to_the_last_bit(workload, limits, store, manners):
     """Times, hits and loads of whatever is sent; no request is lost, and every token is computed or loaded once."""
-    (patience, policy), seen = manners, []
+    (patience, policy, warm), seen = manners, []
     for compiled in (False, True):
         requests, fitting = fitted(workload, limits)
         group = Group("engine", 2, fitting, STEP, store=store)
         engines = make_engines(group, Patience(patience, patience, 2 * patience), compiled=compiled)
         router = Router(policy, fitting.block_size)
+        fill(filled(requests[:warm]), engines, router, concurrency=2)
         Cluster(engines, router=router, coupled=store.shared).open_loop(requests, lambda _: False)
         for engine in engines:
             engine.settle()
@@ -170,7 +218,7 @@ def test_both_engines_agree_to_the_last_bit(workload, limits, store, manners):
     workloads(),
     limits_strategy,
     st.builds(StoreKind, tiers_strategy.map(tuple), st.booleans()),
-    st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(0, 6)),
 )
 def test_both_engines_agree_where_prefill_has_a_store(workload, limits, store, counts):
     """The same with the store at the prefill engines of a split deployment."""
@@ -181,6 +229,8 @@ def test_both_engines_agree_where_prefill_has_a_store(workload, limits, store, c
         decode = Group("decode", counts[1], fitting, STEP, link=Link(0.02, 0.001))
         assert Fleet((prefill, decode), 1000).split
         engines = [make_engines(group, compiled=compiled) for group in (prefill, decode)]
+        for each, answered in zip(engines, (False, True), strict=True):
+            fill(filled(requests[: counts[2]], answered=answered), each, Router(), concurrency=4)
         cluster = SplitCluster(*engines, coupled=store.shared)
         cluster.open_loop(requests, lambda _: False)
         cluster.settle()

@@ -23,9 +23,9 @@ from tuner.deployment.spec import Address, Command, ProcessSpec, environment, ma
 from tuner.errors import ConfigurationFailed, InfrastructureFailed, Interrupted
 from tuner.load import traces
 from tuner.load.endpoint import Endpoint
-from tuner.load.plan import FILL_LEVELS, LevelData, LevelPlan
+from tuner.load.plan import LevelData, LevelPlan, filling
 from tuner.load.shape import RequestShapes, Rows, level_requests
-from tuner.slo import Arrivals, Objective, Synthetic
+from tuner.slo import Objective, Synthetic
 
 _ATTEMPTS = 3  # at most, when ports are lost in a race
 _WATCH_S = 0.5
@@ -35,7 +35,6 @@ _RESET_LIMIT_S = 30.0
 _ANSWER_LIMIT_S = 120.0
 _LEASE_S = 30.0  # vLLM's `kv_lease_duration` of NIXL
 _ENGINES = frozenset({"engine", "prefill", "decode"})
-_FILL_CONCURRENCY = 4
 
 _NO_CLAIM = Claim()
 
@@ -377,15 +376,15 @@ class Launch:
 
     def _prepare_cache(self, plan: LevelPlan) -> None:
         """Bring prefix caches and stores into the state that the workload asks for."""
-        cache = plan.workload.cache
-        if cache.policy == "steady":
+        if plan.workload.cache.policy == "steady":
             return
         external = self._claimed.store != "none"
         path = "/reset_prefix_cache?reset_external=true" if external else "/reset_prefix_cache"
         for spec, handle in self._engines():
             self._reset(spec.name, handle, path)
-        if cache.policy == "warm" and cache.requests > 0:
-            self._fill(plan, cache.requests)
+        fill = filling(plan)
+        if fill is not None and self._host is not None:
+            self._host.drive(self._endpoint, fill, self._must_stop)
 
     def _reset(self, name: str, handle: Handle, path: str) -> None:
         limit_s = _RESET_LIMIT_S
@@ -413,26 +412,3 @@ class Launch:
                     f"{name} cannot reset its cache: it still holds blocks {limit_s:g} s after the last request",
                 )
             time.sleep(0.2)
-
-    def _fill(self, plan: LevelPlan, requests: int) -> None:
-        """Send requests with the level's shared prefixes and prompts of their own, and wait until all are answered."""
-        workload = plan.workload
-        filling = replace(
-            workload,
-            arrivals=Arrivals("closed_loop"),
-            measure=replace(workload.measure, warmup_s=0.0, duration_s=0.001, min_requests=requests),
-        )
-        if self._host is not None:
-            self._host.drive(
-                self._endpoint,
-                replace(
-                    plan,
-                    workload=filling,
-                    number=FILL_LEVELS + plan.number,
-                    rate_rps=None,
-                    concurrency=min(_FILL_CONCURRENCY, requests),
-                    min_requests=requests,
-                    stop_early=False,
-                ),
-                self._must_stop,
-            )

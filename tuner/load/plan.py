@@ -1,14 +1,15 @@
 """One level of load, as the client and the simulator both receive it, and what comes back from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tuner.records import Record
-from tuner.slo import Slo, Workload
+from tuner.slo import Arrivals, Slo, Workload
 
 #: The level of number `FILL_LEVELS + n` fills the caches for level n: with its shared prefixes, and prompts of its own.
 FILL_LEVELS = 1_000_000
+_FILL_CONCURRENCY = 4
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,26 @@ class LevelPlan:
     stop_early: bool = True  # end the level as soon as a limit is certainly broken
     alpha: float = 0.05  # of that test, per limit and level
     divide_counts: float = 2.0  # D of that test
+
+
+def filling(plan: LevelPlan) -> LevelPlan | None:
+    """The level that fills caches and stores before this one, as `workload.cache` asks; None where it asks for none."""
+    workload, cache = plan.workload, plan.workload.cache
+    if cache.policy != "warm" or not cache.requests:
+        return None
+    return replace(
+        plan,
+        workload=replace(
+            workload,
+            arrivals=Arrivals("closed_loop"),
+            measure=replace(workload.measure, warmup_s=0.0, duration_s=0.001, min_requests=cache.requests),
+        ),
+        number=FILL_LEVELS + plan.number,
+        rate_rps=None,
+        concurrency=min(_FILL_CONCURRENCY, cache.requests),
+        min_requests=cache.requests,
+        stop_early=False,
+    )
 
 
 @dataclass(frozen=True)

@@ -169,17 +169,10 @@ class CompiledEngine:
         check_fits(request, self.limits)
         if request.remote and self._link is None:
             raise ValueError("a remote request needs a link")
+        place = request.place = self._written(request)
+        self._requests.append(request)
         state = self._state
         ints, floats = state.ints, state.floats
-        place = request.place = len(self._requests)
-        if place == len(state.requests):
-            self._more_requests()
-            state = self._state
-        keys_at, held_at = self._placed(request.keys)
-        self._requests.append(request)
-        head = (request.number, request.prompt, request.output, keys_at, len(request.keys), held_at)
-        self._state.requests[place] = (*head, request.remote, request.park, *(0,) * 8, -1)
-        self._state.times[place] = (request.scheduled_s, inf, inf)
         clock_s = self.clock_s
         if not self.busy or self.next_s > clock_s:
             self.next_s = max(clock_s, min(request.arrival_s, self.next_s if self.busy else inf))
@@ -194,9 +187,7 @@ class CompiledEngine:
         floats[kernel.EXPIRY_S] = min(floats[kernel.EXPIRY_S], request.scheduled_s + patience_s)
 
     def advance(self, until_s: float, *, stop_at_end: bool = False) -> list[Request]:
-        if self._store is not None and self._store.version != self._store_version:
-            self._state = self._state._replace(**self._store.arrays)
-            self._store_version = self._store.version
+        self._follow_store()
         while True:
             outcome = kernel.advance(until_s, stop_at_end, *self._state)
             if outcome == kernel.DONE:
@@ -237,11 +228,13 @@ class CompiledEngine:
     def settle(self) -> None:
         kernel.settle(*self._state)
 
-    def warm(self, keys: Sequence[int]) -> None:
-        numbers = [self._number(key) for key in keys]
-        wanted = [number for number in numbers if self._state.holders[number] < 0]
-        if len(wanted) <= self._state.ints[kernel.FREE]:
-            kernel.warm(np.array(wanted, np.int64), *self._state)
+    def warm(self, request: Request) -> None:
+        check_fits(request, self.limits)
+        held = self._held
+        place = self._written(request)
+        self._follow_store()
+        kernel.fill(place, *self._state)
+        self._held = held  # the next request takes its place
 
     def chunks(self, request: Request, until_s: float = inf) -> Chunks:
         if request.place < 0:
@@ -265,6 +258,23 @@ class CompiledEngine:
         request.status = STATUSES[row[kernel.STATUS]]
         request.ended_s = float(self._state.times[place, kernel.ENDED_S])
         return request
+
+    def _follow_store(self) -> None:
+        """Its arrays may have been made anew, by whatever engine."""
+        if self._store is not None and self._store.version != self._store_version:
+            self._state = self._state._replace(**self._store.arrays)
+            self._store_version = self._store.version
+
+    def _written(self, request: Request) -> int:
+        """The request's row in the arrays: the first free one, which stays free until `_requests` has it."""
+        place = len(self._requests)
+        if place == len(self._state.requests):
+            self._more_requests()
+        keys_at, held_at = self._placed(request.keys)
+        head = (request.number, request.prompt, request.output, keys_at, len(request.keys), held_at)
+        self._state.requests[place] = (*head, request.remote, request.park, *(0,) * 8, -1)
+        self._state.times[place] = (request.scheduled_s, inf, inf)
+        return place
 
     def _more_requests(self) -> None:
         state = self._state

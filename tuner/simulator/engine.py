@@ -7,7 +7,6 @@ per step, so that results do not depend on it (`compress=False` takes every step
 """
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -162,13 +161,15 @@ class Engine:
         """At the end of a run: give back what is released, at whatever time."""
         self.scheduler.settle(inf)
 
-    def warm(self, keys: Sequence[int]) -> None:
-        """Fill the prefix cache with these blocks, as far as they are not there; nothing happens if they do not fit."""
-        pool = self.scheduler.pool
-        wanted = [key for key in keys if not pool.cached((key,))]
-        if len(wanted) <= pool.free:
-            pool.take(len(wanted))
-            pool.give_back(0, [key for key in wanted if pool.publish(key)])
+    def warm(self, request: Request) -> None:
+        """
+        Before its first step: cache and store are as after this request, and nothing else is.
+
+        Raises:
+            ValueError: The request can never run here.
+        """
+        check_fits(request, self.limits)
+        self.scheduler.fill(request)
 
     def chunks(self, request: Request, until_s: float = inf) -> Chunks:
         """When the request got its tokens, each a chunk of its own, up to and including `until_s`."""

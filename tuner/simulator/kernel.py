@@ -503,7 +503,7 @@ def _store_put(s: State, at: int, count: int, unnamed: int) -> None:
 @_inner
 def _stored(s: State, r: int, hit: int) -> int:
     """As `Scheduler._stored`, but all tiers together."""
-    if not s.store[TIERS] or s.requests[r, REMOTE] or not s.ints[CACHING]:
+    if not s.store[TIERS] or s.requests[r, REMOTE]:
         return 0
     total = s.requests[r, PROMPT] + s.requests[r, EMITTED]
     usable = min(s.requests[r, KEYS], (total - 1) // s.ints[BLOCK_SIZE])
@@ -592,7 +592,7 @@ def _admit_loaded(s: State, budget: int, scheduled: int, now_s: float) -> tuple[
 @_inner
 def _from_outside(s: State, r: int, hit: int, stored: int, outside: int, now_s: float) -> bool:  # noqa: PLR0917
     """Ask for KV; False where there is none to ask for."""
-    if s.store[TIERS] and not s.requests[r, REMOTE] and s.ints[CACHING]:
+    if s.store[TIERS] and not s.requests[r, REMOTE]:
         s.ints[STORE_QUERIES] += s.requests[r, PROMPT] + s.requests[r, EMITTED] - hit * s.ints[BLOCK_SIZE]
     s.requests[r, LOADED] = 0
     if s.requests[r, REMOTE]:
@@ -853,6 +853,15 @@ def _hang_ups(s: State) -> None:
 
 
 @_inner
+def _prompt_done(s: State, r: int) -> None:
+    """As `Scheduler.prompt_done`."""
+    if s.store[TIERS]:
+        full = s.requests[r, PROMPT] // s.ints[BLOCK_SIZE]
+        named = min(full, s.requests[r, KEYS])
+        _store_put(s, s.requests[r, KEYS_AT], named, full - named)
+
+
+@_inner
 def _emit(s: State, count: int) -> None:
     """As `Engine._emit`, to the first `count` in `step`."""
     requests, spans, index, before = s.requests, s.spans, s.ints[ENDS], s.ints[ENDED]
@@ -864,10 +873,8 @@ def _emit(s: State, count: int) -> None:
         emitted = requests[r, EMITTED]
         if requests[r, COMPUTED] < requests[r, PROMPT] + emitted or requests[r, STATUS]:
             continue
-        if not emitted and s.store[TIERS] and s.ints[CACHING]:
-            full = requests[r, PROMPT] // s.ints[BLOCK_SIZE]
-            named = min(full, requests[r, KEYS])
-            _store_put(s, requests[r, KEYS_AT], named, full - named)
+        if not emitted:
+            _prompt_done(s, r)
         requests[r, EMITTED] = emitted + 1
         last = requests[r, SPAN]
         if last >= 0 and spans[last, PAST] == index:
@@ -1030,14 +1037,15 @@ def settle(*arrays: Any) -> None:
 
 
 @_compiled
-def warm(absent: Ints, *arrays: Any) -> None:
-    """As `Engine.warm`; `absent` are keys that are not cached, and they fit."""
+def fill(r: int, *arrays: Any) -> None:
+    """As `Scheduler.fill`."""
     s = State(*arrays)
-    _take(s, len(absent))
-    for key in absent:
-        s.holders[key] = 1
-    for key in absent[::-1]:
-        _let_go(s, key)
+    hit, _ = _cached(s, r)
+    _hold(s, r, hit)
+    _take_for(s, r, s.requests[r, PROMPT] + s.requests[r, OUTPUT] - 1)
+    _publish(s, r, hit * s.ints[BLOCK_SIZE], s.requests[r, PROMPT])
+    _prompt_done(s, r)
+    _free(s, r)
 
 
 def is_compiled() -> bool:

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.early import EarlyFailure, InOrder
 from tuner.load.arrivals import DRAIN, MEASURED, WARMUP, Window
-from tuner.load.plan import LevelData, LevelPlan
-from tuner.load.shape import Rows, level_requests
+from tuner.load.plan import LevelData, LevelPlan, filling
+from tuner.load.shape import RequestShapes, Rows, level_requests
 from tuner.records import OK, UNFINISHED, Phase, Record
 from tuner.simulator.cluster import Cluster
 from tuner.simulator.engine import Patience
+from tuner.simulator.filling import fill
 from tuner.simulator.fleet import AnyEngine, Fleet, Group, make_engines
 from tuner.simulator.router import Router
 from tuner.simulator.scheduler import Request
@@ -29,7 +30,7 @@ _PORTION = 256
 
 class Level:
     """
-    One level of load, from empty caches to the end of its last measured request.
+    One level of load, from empty caches and stores, or filled ones, to the end of its last measured request.
 
     Args:
         plan: Of the level.
@@ -50,7 +51,7 @@ class Level:
         self._limits = fleet.groups[0].limits
         self._compiled = compiled
         self._groups = [self._made(group) for group in fleet.groups]
-        routers = [Router(fleet.routing, self._limits.block_size) for _ in fleet.groups]
+        routers = self._routers = [Router(fleet.routing, self._limits.block_size) for _ in fleet.groups]
         store = fleet.groups[0].store
         coupled = store is not None and store.shared
         self._cluster: Cluster | SplitCluster
@@ -132,7 +133,7 @@ class Level:
             index,
             int(self._shapes.input_tokens[index]),
             int(self._shapes.output_tokens[index]),
-            self._shared(index),
+            self._shared(self._shapes, index),
             scheduled_s=scheduled_s,
         )
         if request.prompt + request.output > self._fleet.max_model_len:
@@ -147,24 +148,33 @@ class Level:
                 self._order = InOrder(index)
         return request
 
-    def _shared(self, index: int) -> Sequence[int]:
+    def _shared(self, shapes: RequestShapes, index: int) -> Sequence[int]:
         """Keys of the full engine blocks that the request may share with others."""
         size = self._limits.block_size
-        count = self._shapes.shared_tokens(index) // size
-        if not count or not self._limits.enable_prefix_caching:
+        count = shapes.shared_tokens(index) // size
+        if not count:
             return ()
-        blocks = self._shapes.blocks(index)
+        blocks = shapes.blocks(index)
         name = blocks.tobytes()
         found = self._keys.get(name)
         if found is None or len(found) != count:
-            found = self._keys[name] = self._shapes.cache_keys(index, size)[:count].tolist()
+            found = self._keys[name] = shapes.cache_keys(index, size)[:count].tolist()
         return found
 
     def _warm(self) -> None:
-        """`cache: warm` fills the prefix caches with the level's first shared prefixes, spread as the router would."""
-        cache = self._plan.workload.cache
-        for index in range(min(cache.requests, len(self._shapes)) if cache.policy == "warm" else 0):
-            self._groups[0][index % len(self._groups[0])].warm(self._shared(index))
+        """`cache: warm` fills caches and stores with the same requests as live."""
+        plan = filling(self._plan)
+        if plan is None or plan.concurrency is None:
+            return
+        shapes = level_requests(plan, self._rows, plan.min_requests)
+        for group, engines, router in zip(self._fleet.groups, self._groups, self._routers, strict=True):
+            requests: list[Request] = []
+            for index in range(len(shapes)):
+                prompt, output = int(shapes.input_tokens[index]), int(shapes.output_tokens[index])
+                if prompt + output <= self._fleet.max_model_len:
+                    output = 1 if group.role == "prefill" else output
+                    requests.append(Request(index, prompt, output, self._shared(shapes, index)))
+            fill(requests, engines, router, concurrency=plan.concurrency)
 
     def _watch(self, ended: Sequence[Request]) -> bool:
         """The level is over: every measured request is decided, or a limit is certainly broken."""

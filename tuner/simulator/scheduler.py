@@ -11,7 +11,8 @@ There are no phases: each step gives every request up to as many tokens as it ha
 4. The prefix cache is asked when a request starts: full blocks only, and never the last token, which must be computed.
 5. KV from outside (from the engine that computed the prompt, or from a store) is loaded beside the steps: the
    request takes blocks for all of its prompt, lets others go ahead until its KV is there, and goes on from the first
-   token that is not. The engine's name for that is WAITING_FOR_REMOTE_KVS.
+   token that is not. The engine's name for that is WAITING_FOR_REMOTE_KVS. A store is asked for what the engine's own
+   cache does not hold: for everything where `enable_prefix_caching` is off.
 6. An engine that only computes prompts keeps the blocks of each until they have been fetched.
 """
 
@@ -168,6 +169,17 @@ class Scheduler:
                 self._free(request)
         self.running = [request for request in self.running if not request.status]
 
+    def fill(self, request: Request) -> None:
+        """What a request leaves in cache and store, as if it had come to the idle engine and gone; it takes no time."""
+        hit = self._cached(request)
+        self.pool.hold(hit)
+        request.held.extend(hit)
+        request.blocks = len(hit)
+        self._take(request, request.prompt + request.output - 1)
+        self._publish(request, len(hit) * self.limits.block_size, request.prompt)
+        self.prompt_done(request)
+        self._free(request)
+
     def release(self, request: Request, at_s: float) -> None:
         """The blocks of a parked request may go, in the first step that starts at this time or later."""
         heappush(self._releases, (at_s, request.number, request))
@@ -215,7 +227,7 @@ class Scheduler:
             self.prefix_hits += request.hit_tokens
             if request.remote:
                 self._fetch(request, outside, now_s)
-            elif self.store is not None and limits.enable_prefix_caching:
+            elif self.store is not None:
                 self._read(request, found, now_s)
             if not outside:
                 left -= self._start(step, request, min(rest, left))
@@ -247,7 +259,7 @@ class Scheduler:
         size = self.limits.block_size
         if request.remote:
             return (), request.tokens - 1 - hit * size
-        if self.store is None or not self.limits.enable_prefix_caching:
+        if self.store is None:
             return (), 0
         found = self.store.find(request.keys[hit : (request.tokens - 1) // size])
         return found, sum(found) * size
@@ -285,7 +297,7 @@ class Scheduler:
 
     def prompt_done(self, request: Request) -> None:
         """The first token of an answer: the whole prompt is computed, and written to the store."""
-        if self.store is not None and self.limits.enable_prefix_caching:
+        if self.store is not None:
             full = request.prompt // self.limits.block_size
             keys = request.keys[:full]
             self.store.put(keys, full - len(keys))
