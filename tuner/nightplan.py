@@ -100,7 +100,7 @@ def known_load(prepared: Prepared) -> float | None:
     """
     Load that the incumbent carried when it was measured last, requests/s; None where nobody knows or in a closed loop.
 
-    A search that begins there sees a load kept and one broken, however few levels it may take.
+    A search that begins there needs few levels to see one load kept and another broken.
     """
     if closed_loop(prepared.inputs.objective):
         return None
