@@ -25,6 +25,9 @@ def nodes(*sizes: float, pool: str = "p") -> list[Room]:
         pytest.param(engines("engine", 2), nodes(4, 2), (), (1,), id="a whole node is left for a larger one"),
         pytest.param(engines("engine", 2, 4), nodes(4, 2), (), (1, 0), id="the largest chooses first"),
         pytest.param(engines("engine", 4), nodes(2, 2), (), None, id="no engine spans nodes"),
+        pytest.param(engines("engine", 1, 1), nodes(1, 2), (), (1, 1), id="past a node that holds only one of them"),
+        pytest.param(engines("engine", 1, 1, 1), nodes(1, 2, 4), (), (2, 2, 2), id="the one node that holds all"),
+        pytest.param(engines("engine", 1, 1, 1), nodes(1, 2, 1), (), (1, 1, 0), id="no node holds all: most together"),
         pytest.param(engines("engine", 3, 3), nodes(4, 2), (), None, id="enough in total, not in one piece"),
         pytest.param(
             [*engines("prefill", 1, 1), *engines("decode", 1, 1)],

@@ -114,11 +114,15 @@ def test_each_role_goes_to_its_pool_and_is_found_at_its_nodes_address(launch, tm
 
 @pytest.mark.parametrize(("spread", "different"), [((), 1), (("prefill",), 2)])
 def test_a_role_is_packed_or_spread(launch, tmp_path, record, spread, different):
-    """Two prefill engines share a node with two GPUs, or take one on each; decode is not asked to spread."""
+    """
+    Two prefill engines share a node with two GPUs, or take one on each; decode is not asked to spread. What was held is
+    free for the next deployment at once, or that would be spread over what is left.
+    """
     launcher, _ = launch(spread=spread)
     shape = Configuration({**SPLIT, "prefill_replicas": 2, "decode_replicas": 2})
     with launcher.deployment(shape, tmp_path / "logs") as running:
         where = nodes(running)
+    assert ray.available_resources()["GPU"] == ray.cluster_resources()["GPU"]
     assert len({where["prefill-0"], where["prefill-1"]}) == different
     assert where["decode-0"] == where["decode-1"] == "127.0.0.4"
 

@@ -6,6 +6,7 @@ keep apart where they can. The largest engines are placed first, which is exact 
 powers of two do: whichever node a large one takes, as much room is left for the small ones.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,11 +46,21 @@ def place(pieces: Sequence[Piece], rooms: Sequence[Room], *, spread: Collection[
     roles: list[list[str]] = [[] for _ in rooms]
     homes: dict[int, int] = {}
 
-    def preference(index: int, piece: Piece) -> tuple[float, float, int]:
-        left = rooms[index].free[piece.resource] - taken[index].get(piece.resource, 0.0)
+    def left(index: int, resource: str) -> float:
+        return rooms[index].free.get(resource, 0.0) - taken[index].get(resource, 0.0)
+
+    def company(index: int) -> float:
+        """How much of what is still to be placed and likes company has room here: the less, the worse a choice."""
+        wanted: dict[str, float] = defaultdict(float)
+        for number, piece in enumerate(pieces):
+            if number not in homes and piece.role not in spread and piece.pool in rooms[index].pools:
+                wanted[piece.resource] += piece.size
+        return sum(min(size, left(index, resource)) for resource, size in wanted.items())
+
+    def preference(index: int, piece: Piece) -> tuple[float, float, float, int]:
         if piece.role in spread:
-            return roles[index].count(piece.role), -left, index
-        return 0.0 if roles[index] else 1.0, left, index
+            return roles[index].count(piece.role), 0.0, -left(index, piece.resource), index
+        return 0.0 if roles[index] else 1.0, -company(index), left(index, piece.resource), index
 
     for number in sorted(range(len(pieces)), key=lambda each: (-pieces[each].size, pieces[each].role not in spread)):
         piece = pieces[number]

@@ -212,7 +212,7 @@ class RayHost:
         for node, held in self._held:
             self._kept.give_back(node, held)
         self._held.clear()
-        remove_placement_group(self._group)
+        _give_back(self._group)
 
     def _actor(self, kind: type[Any], index: int, bundle: Mapping[str, float], calls: int) -> Any:
         rest = {name: amount for name, amount in bundle.items() if name not in {"CPU", "GPU"}}
@@ -263,6 +263,20 @@ def _reserve(specs: Sequence[ProcessSpec], objective: Objective) -> PlacementGro
                 "node_lost", f"no node had room within {_PENDING_LIMIT_S:g} s for {needs}: others hold it"
             )
         time.sleep(0.5)
+
+
+def _give_back(group: PlacementGroup) -> None:
+    """
+    Remove a placement group and wait until no node counts it any more, some 50 ms later: a deployment that is placed
+    before would see the GPUs of the last one as taken and be spread over what is left.
+    """
+    remove_placement_group(group)
+    until = time.monotonic() + _HOLD_LIMIT_S
+    name = group.id.hex()
+    while any(name in each for free in available_resources_per_node().values() for each in free):
+        if time.monotonic() > until:
+            return
+        time.sleep(0.02)
 
 
 def _free() -> list[RayNode]:
