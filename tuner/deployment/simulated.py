@@ -24,7 +24,7 @@ from tuner.errors import Interrupted
 from tuner.load import traces
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.load.shape import Rows
-from tuner.simulator import calibrated, setup, storing
+from tuner.simulator import calibrated, contention, setup, storing
 from tuner.simulator.calibrated import Calibration
 from tuner.simulator.level import Level
 from tuner.simulator.steptime import scaled
@@ -189,6 +189,7 @@ class _Running:
         found = world.calibration
         self._calibration = found if found is not None and calibrated.applies(found, made) else None
         self._setup = made if self._calibration is None else calibrated.apply(self._calibration, made)
+        self._cores = contention.cores(configuration.roles, made.pools)
 
     @property
     def facts(self) -> Mapping[str, object]:
@@ -204,6 +205,7 @@ class _Running:
             **self._group(0),
             **({"decode": self._group(1)} if made.fleet.split else {}),
             "front_end_s": made.front_end_s,
+            **({} if self._cores is None else {"spare_cores": self._cores.spare}),
             "routing": made.fleet.routing,
             "flags_without_effect": list(made.ignored_flags),
             "ready_s": self._world.startup_s,
@@ -240,6 +242,12 @@ class _Running:
         if self._world.interrupted.is_set():
             raise Interrupted("the study was interrupted")
         factor = self._world.factor(self._configuration, plan)
+        data = self._run(plan, factor)
+        stretch = 1.0 if self._cores is None else self._cores.stretch(data)
+        return data if stretch == 1 else self._run(plan, factor * stretch)
+
+    def _run(self, plan: LevelPlan, factor: float) -> LevelData:
+        """A level with `factor` on all step times."""
         fleet = self._setup.fleet
         if factor != 1:
             fleet = fleet.with_step_times([scaled(group.step_time, factor) for group in fleet.groups])

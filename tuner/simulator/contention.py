@@ -1,0 +1,70 @@
+"""
+CPU nodes on which the engines hold every core: what runs beside them takes its time from their steps.
+
+An API server, a scheduler, a router and a client want processor time for every step, token and request. Where a node
+has cores that no engine holds, they run there. Where it has none, an engine's step takes as much longer as its core was
+busy with them. The constants are those of vLLM 0.32 on its CPU build with vllm-router, from the processor time of each
+process at seven loads between 0.5 and 12 requests/s (decision 0186); GPU engines have cores of their own and are not
+touched.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.configuration import Role
+from tuner.load.plan import LevelData
+from tuner.slo import Pool
+
+#: Seconds of a core: for every step that emits tokens, for each of these, for each request, and for each engine in
+#: every second, whether it has work or not.
+STEP_S, TOKEN_S, REQUEST_S, ENGINE_SHARE = 0.001, 0.00025, 0.005, 0.01
+#: However much is wanted, the scheduler of the operating system leaves the engines this share of their cores.
+LEAST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Of the CPU nodes that a deployment is on."""
+
+    engines: int
+    held: int  # by engines
+    spare: int  # by nobody
+
+    def stretch(self, data: LevelData) -> float:
+        """
+        Factor on step times, >= 1, from what a level without contention did.
+
+        Args:
+            data: Of that level.
+        """
+        seconds = data.counters["level_seconds"]
+        if seconds <= 0:
+            return 1.0
+        chunks = [chunk for record in data.records for chunk in record.chunks]
+        steps, tokens = len({time_s for time_s, _ in chunks}), sum(count for _, count in chunks)
+        work_s = STEP_S * steps + TOKEN_S * tokens + REQUEST_S * len(data.records)
+        wanted = work_s / seconds + ENGINE_SHARE * self.engines
+        taken = max(0.0, wanted - self.spare) / self.held
+        return 1 / max(LEAST_SHARE, 1 - taken)
+
+
+def cores(roles: Sequence[Role], pools: Sequence[Pool]) -> Cores | None:
+    """
+    The cores of a deployment's nodes, where a CPU node has the cores of its slots and engines fill nodes one by one.
+
+    Args:
+        roles: Of the configuration.
+        pools: The pool of each role.
+
+    Returns:
+        None for GPUs, and where a slot shares its cores with others.
+    """
+    if any(pool.unit == "gpu" or pool.cores == 0 for pool in pools):
+        return None
+    held = offered = 0
+    for pool in dict.fromkeys(pools):
+        units = sum(role.units for role, own in zip(roles, pools, strict=True) if own == pool)
+        held += units * pool.cores
+        offered += math.ceil(units / pool.per_node) * pool.per_node * pool.cores
+    return Cores(sum(role.caches for role in roles), held, offered - held)
