@@ -51,7 +51,8 @@ def main() -> None:
     rows = []
     for run in range(asked.runs):
         load, found = one(asked.slo, asked.configuration, asked.backend, 1000 * (run + 1))
-        print(f"run {run + 1}: carries {'nothing' if load is None else format(load, '.3f')}, source {found['source']}")
+        held = "nothing" if load is None else f"{load:.3f}"
+        print(f"run {run + 1}: carries {held}, source {found['source']}", flush=True)
         rows.append({"carried": load, "capacity": found["capacity"], "broken_at": found["broken_at"]})
         loads += [] if load is None else [load]
     spread = statistics.stdev(math.log(load) for load in loads) if len(loads) > 1 else None

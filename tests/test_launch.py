@@ -160,11 +160,13 @@ def test_parallel_deployments_share_neither_cores_nor_ports(tmp_path, record):
 
 
 TUNER = """
+import signal
 import sys
 from pathlib import Path
 from support.deployments import level, shim_objective
 from tuner.configuration import Configuration
 from tuner.deployment.local import LocalLauncher
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 objective = shim_objective({"SHIM_RECORD": sys.argv[1], "SHIM_MODE": "stubborn"})
 launcher = LocalLauncher(objective, registry=Path(sys.argv[2]))
 with launcher.deployment(Configuration({}), Path(sys.argv[2]).parent / "logs") as running:
