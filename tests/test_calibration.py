@@ -127,6 +127,13 @@ def test_one_disturbed_level_does_not_move_the_others(tmp_path):
     assert "warning: a median is" in calibration.text(found)
 
 
+def test_levels_that_are_alike_are_told(fitted):
+    """Two light levels cannot tell what a step takes from what each of its requests adds."""
+    _, found = fitted
+    alike = tuple(replace(each, measured_s=0.0058 + each.level * 1e-5) for each in found.residuals)
+    assert "warning: the levels are alike" in calibration.text(replace(found, residuals=alike))
+
+
 def test_a_fit_is_stored_and_comes_back(fitted):
     """The file holds everything; it is found for this model and device and for no other."""
     directory, found = fitted

@@ -36,14 +36,30 @@ def test_a_directory_takes_the_file(home):
     assert "warning" in err
 
 
+def test_another_file_is_replaced_by_force_alone(home):
+    """The same text again is fine; what somebody changed is theirs until --force."""
+    command = ("export", "chat-h100", "--format", "compose", "--out", "mine")
+    assert finished(*command, cwd=home)[0] == 0
+    assert finished(*command, cwd=home)[0] == 0
+    path = home / "mine" / "compose.yaml"
+    path.write_text("edited")
+    code, out, err = finished(*command, cwd=home)
+    assert (code, out) == (2, "")
+    assert "give --force" in err
+    assert path.read_text() == "edited"
+    assert finished(*command, "--force", cwd=home)[0] == 0
+    assert path.read_text() != "edited"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("chat-h100", "--format", "shell", "--trial", "77"), "no finished trial 77"),
         (("nowhere", "--format", "shell"), "nowhere"),
+        (("chat-h100", "--format", "shell", "--out", "runs/chat-h100/study.json/x"), "--out: got"),
         (("chat-h100", "--format", "compose", "--rdma", "rdma/x"), "--rdma"),
     ],
-    ids=["trial", "study", "option"],
+    ids=["trial", "study", "directory", "option"],
 )
 def test_wrong_input_ends_with_two_and_one_line(home, arguments, said):
     """Nothing on standard output, the reason on one line."""

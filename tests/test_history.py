@@ -7,7 +7,7 @@ import pytest
 from support import nights_fixture
 from support.nights_fixture import CHANGED, FAILED, PROMOTED, REGRESSED
 
-from tuner import nightfile
+from tuner import lock, nightfile
 from tuner.errors import InputError
 from tuner.report import history, historypage
 
@@ -104,6 +104,18 @@ def test_a_night_that_was_killed_is_shown_as_interrupted(runs):
     last = nightfile.nights(folder)[-1]
     nightfile.write_night(folder, replace(last, status="running", ended=None))
     assert history.read(runs, None).nights[-1].status == "interrupted"
+    with lock.Lock(folder, nightfile.LOCK):
+        assert history.read(runs, None).nights[-1].status == "running"
+
+
+def test_damaged_nights_and_a_lost_incumbent_are_told(runs):
+    """A gap in the table has its reason in the first line, and nobody is told that nothing was ever deployed."""
+    folder = nightfile.directory(runs, nights_fixture.NAME)
+    (nightfile.night_directory(folder, 3) / nightfile.NIGHT).write_text("{")
+    (folder / nightfile.INCUMBENT).unlink(missing_ok=True)
+    shown = history.as_text(history.read(runs, None))
+    assert "Damaged and left out: night 3." in shown
+    assert "What is deployed is not known" in shown
 
 
 def test_nights_without_figures_are_shown_without_plots(tmp_path):
@@ -113,7 +125,7 @@ def test_nights_without_figures_are_shown_without_plots(tmp_path):
     lonely = nightfile.directory(tmp_path, "lonely")
     nightfile.write_night(lonely, replace(failed, number=1, objective="lonely"))
     found = history.read(tmp_path, "lonely")
-    assert "Nothing is deployed yet" in history.as_text(found)
+    assert "No incumbent yet" in history.as_text(found)
     assert "<svg" not in historypage.page(found)
     assert "node lost" in historypage.page(found)
 

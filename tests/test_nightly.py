@@ -5,6 +5,7 @@ import datetime as dt
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,11 +17,12 @@ from support.nights import BETTER, OBJECTIVE, better, equal, run, write
 from support.program import finished
 from support.scripted import ScriptedLauncher
 
-from tuner import lock, nightfile, nightplan, runfiles, tracking, window
+from tuner import lock, nightfile, nightgate, nightplan, runfiles, tracking, window
 from tuner.backend import launcher_until
 from tuner.errors import ConfigurationFailed, InfrastructureFailed, InputError, Interrupted, StudyFailed, StudyLocked
 from tuner.events import NightStep
 from tuner.ledger import Ledger
+from tuner.report import nightpage
 
 TESTS = Path(__file__).parent
 
@@ -175,7 +177,72 @@ def test_later_nights_reuse_the_trials_of_earlier_ones(home):
     assert night.warm_start["sources"][0]["study"] == "chat-night-0001"
 
 
+def test_earlier_points_outside_of_todays_space_make_a_cold_start(home):
+    """Nobody named a study, so nothing of use in it is no error: the night says so and goes on."""
+    run(home)
+    (home / "space.yaml").write_text(
+        "description: another\nknobs:\n  max_num_seqs: {choices: [8, 16, 24], source: test}\n"
+    )
+    night = run(home, space=home / "space.yaml")
+    (source,) = night.warm_start["sources"]
+    assert night.status == "kept"
+    assert (source["told"], source["proposed"]) == (0, 0)
+    assert source["outside"] > 0
+    assert "outside of today's space" in nightpage.text(night, ())
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [(3, "feasible", 0.5), (0, "feasible", 1.0)],
+            "; trial 3 looked 50.0% cheaper than the incumbent in the search",
+        ),
+        ([(3, "feasible", 0.5), (0, "infeasible", None)], "; trial 3 kept the SLO in the search, not verified"),
+        ([(0, "feasible", 1.0), (3, "pruned", None)], "as feasible"),
+        ([], "as feasible"),
+    ],
+)
+def test_the_nearest_trial_is_named_where_none_was_verified(rows, said):
+    """The reason says how near the search came, as far as it is known."""
+    ranking = [{"trial": t, "state": state, "cost_per_1k_good_requests": cost} for t, state, cost in rows]
+    assert said in nightgate.nobody({"ranking": ranking}, over=False).reason
+
+
+def test_a_promotion_says_how_to_roll_it_out(home):
+    """Nothing is deployed by a night: the morning view names the command."""
+    night = run(home, better)
+    shown = nightpage.text(night, ())
+    assert f"tuner export chat-night-0001 --trial {night.challenger.trial}" in shown
+    assert "TTFT p95 (≤ 2,000 ms)" in shown  # what was promised, not always p99
+
+
+def test_a_quiet_night_names_what_changed_since_the_one_before(home):
+    """Another engine flag and no finding: the sentence says so."""
+    run(home)
+    write(home, OBJECTIVE + "engine: {flags: {max_model_len: 4096}}\n")
+    night = run(home)
+    assert night.comparison.verdict == "stable"
+    assert "; since night 1: engine command, flags or environment changed" in night.comparison.sentence
+
+
+def test_a_baseline_that_is_no_longer_the_incumbent_is_told(home):
+    """After the first night `baseline` is not read any more: the dry run says so, and what to remove."""
+    write(home, OBJECTIVE + "baseline: {max_num_seqs: 64, max_num_batched_tokens: 512}\n")
+    run(home)
+    write(home, OBJECTIVE + "baseline: {max_num_seqs: 256, max_num_batched_tokens: 512}\n")
+    found = nightplan.plan(nights.request(home))
+    assert found.incumbent["max_num_seqs"] == 64
+    assert re.search(r"`baseline` of the objective file is not used: remove \S+incumbent\.json", found.incumbent_is)
+
+
 # -- the window --------------------------------------------------------------------------------------------------------
+
+
+def in_hours(hours: float) -> str:
+    """For `--until`, whatever time of day it is."""
+    return f"{dt.datetime.now().astimezone() + dt.timedelta(hours=hours):%Y-%m-%dT%H:%M}"
+
 
 NOON = dt.datetime(2026, 11, 29, 12, 0, tzinfo=dt.UTC)
 
@@ -185,18 +252,18 @@ NOON = dt.datetime(2026, 11, 29, 12, 0, tzinfo=dt.UTC)
     [
         ("13:30", "2026-11-29T13:30"),
         ("06:00", "2026-11-30T06:00"),
-        ("12:00", "2026-11-30T12:00"),
+        ("08:00", "2026-11-30T08:00"),
         ("2026-12-01T06:00", "2026-12-01T06:00"),
     ],
 )
 def test_until_names_the_next_such_time(text, expected):
-    """A time of day that has passed is tomorrow's."""
+    """A time of day that passed long ago is tomorrow's."""
     assert window.until(text, NOON) == dt.datetime.fromisoformat(expected).replace(tzinfo=dt.UTC)
 
 
-@pytest.mark.parametrize("text", ["6am", "25:00", "2026-11-29T11:00", ""])
+@pytest.mark.parametrize("text", ["6am", "25:00", "2026-11-29T11:00", "", "12:00", "11:59", "08:01"])
 def test_until_refuses_what_is_no_time_to_come(text):
-    """One line that says how to write it."""
+    """One line that says how to write it. A night that is late gets no window of a whole day."""
     with pytest.raises(InputError, match="--until"):
         window.until(text, NOON)
 
@@ -206,7 +273,7 @@ def test_the_end_of_the_window_stops_what_runs(home, monkeypatch):
     launcher = ScriptedLauncher(better)
     launcher.interrupt_after = 14
     monkeypatch.setattr("tuner.nightly._Run._over", lambda self: launcher.interrupt_after <= len(launcher.plans))
-    night = run(home, launcher=launcher, until="23:59")
+    night = run(home, launcher=launcher, until=in_hours(8))
     assert night.status == "kept"
     assert night.incumbent is not None
     assert "window ended" in night.reason
@@ -244,9 +311,19 @@ def test_a_fixed_load_has_no_cost_to_compare(home):
 def test_two_nights_never_overlap(home):
     """The second is refused while the first holds the lock, and begins no night."""
     run(home)
-    with lock.Lock(folder(home), nightfile.LOCK), pytest.raises(StudyLocked, match="another night of chat"):
-        run(home)
+    with lock.Lock(folder(home), nightfile.LOCK):
+        with pytest.raises(StudyLocked, match="another night of chat") as refused:
+            run(home)
+        assert "ANOTHER NIGHT OF IT RUNS NOW" in nightplan.text(nightplan.plan(nights.request(home)))
+    assert str(refused.value).endswith("wait for it or stop it")
     assert len(nightfile.nights(folder(home))) == 1
+
+
+def test_runs_must_be_a_directory(home):
+    """A file in its place is wrong input, not a crash."""
+    (home / "runs").write_text("")
+    with pytest.raises(InputError, match=r"--runs: got .*runs: is no directory"):
+        run(home)
 
 
 def test_a_damaged_incumbent_is_never_guessed(home):
@@ -388,7 +465,7 @@ def test_damaged_nights_are_set_aside(home):
 
 def test_dry_run_writes_nothing(home):
     """It names the night, the incumbent and how long it takes, and leaves no trace."""
-    found = nightplan.plan(dataclasses.replace(nights.request(home), until="06:00"))
+    found = nightplan.plan(dataclasses.replace(nights.request(home), until=in_hours(8)))
     assert (found.night, found.backend, found.trials) == (1, "simulated", 5)
     assert found.window_s > 0
     assert "night 1 of chat" in nightplan.text(found)

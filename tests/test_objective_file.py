@@ -526,6 +526,8 @@ def test_a_baseline_obeys_the_rules_of_flags(read):
     """The incumbent may set shapes and flags, but no more than a file may."""
     assert read(baseline="{mode: aggregated, max_num_seqs: 64}").baseline == {"mode": "aggregated", "max_num_seqs": 64}
     refused(read, "trust_remote_code", baseline="{trust_remote_code: true}")
+    refused(read, "did you mean 'max_num_seqs'", baseline="{max_num_seq: 64}")
+    refused(read, "replicas", baseline="{replicas: many}")
 
 
 def test_options_replace_values_of_the_file(read, folder, monkeypatch):
@@ -753,7 +755,17 @@ _PARTS = st.fixed_dictionaries(
         "prices": st.builds(Prices, st.just("EUR"), st.sampled_from(["used", "whole_server"]), _PRICE, _PRICE, _PRICE),
         "engine": _ENGINES,
         "search": _SEARCHES,
-        "baseline": _optional(st.dictionaries(st.sampled_from(["mode", "replicas", "x_one"]), _SCALAR | _WORD)),
+        "baseline": _optional(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "mode": st.sampled_from(["aggregated", "disaggregated"]),
+                    "replicas": st.integers(1, 99),
+                    "gpu_memory_utilization": st.floats(0.1, 0.9),
+                    "enable_prefix_caching": st.booleans() | st.none(),
+                },
+            )
+        ),
         "model_revision": _optional(st.just("v1")),
     }
 )

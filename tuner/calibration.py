@@ -27,6 +27,8 @@ DIRECTORY = "calibrations"  # under the runs directory
 MOST_LEVELS = 8
 #: Error of a median, as a share, above which a fit is shown with a warning.
 POOR = 0.3
+#: Median ITLs of the fitted levels that lie within this factor tell too little of what a request adds to a step.
+DIFFERENT = 1.2
 _log = logging.getLogger(__name__)
 
 
@@ -161,6 +163,12 @@ def text(calibration: Calibration) -> str:
         lines.append(
             f"warning: a median is {worst:.0%} off: the levels disagree, as they do when something else ran on the "
             "machine meanwhile, or the engine does what the simulator does not know"
+        )
+    medians = [each.measured_s for each in calibration.residuals if each.statistic == "itl_p50"]
+    if medians and max(medians) < DIFFERENT * min(medians):
+        lines.append(
+            f"warning: the levels are alike (median ITL {1000 * min(medians):.3g} to {1000 * max(medians):.3g} ms): "
+            "what a step takes and what each of its requests adds cannot be told apart; add a level where many meet"
         )
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tuner.errors import InputError, Interrupted, TunerError
+from tuner.errors import InputError, Interrupted, TunerError, UnitError
 
 app = typer.Typer(
     name="tuner",
@@ -141,7 +141,6 @@ def optimize(
     from tuner.optimize import Request
     from tuner.optimize import optimize as run
     from tuner.report import evidence, html, terminal
-    from tuner.units import parse_budget
 
     request = Request(
         slo=slo,
@@ -150,7 +149,7 @@ def optimize(
         study=study,
         runs=runs,
         trials=trials,
-        budget=parse_budget(budget) if budget else None,
+        budget=_budget(budget),
         parallel=parallel,
         seed=seed,
         ray=ray,
@@ -195,12 +194,11 @@ def nightly(
     from tuner import nightplan
     from tuner.nightly import nightly as run
     from tuner.report import nightpage
-    from tuner.units import parse_budget
 
     request = nightplan.NightRequest(
         slo=slo,
         until=until,
-        budget=parse_budget(budget) if budget else None,
+        budget=_budget(budget),
         space=space,
         backend=backend.value if backend else None,
         runs=runs,
@@ -316,6 +314,7 @@ def export(
         str | None, typer.Option("--rdma", help="RDMA device resource of a Kubernetes cluster.", metavar="NAME")
     ] = None,
     runs: Runs = RUNS,
+    force: Annotated[bool, typer.Option("--force", help="Replace another file in --out.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a measured deployment as a shell script, a Compose file or Kubernetes manifests."""
@@ -323,7 +322,7 @@ def export(
     from tuner.ledger import Ledger
 
     found = run(Ledger.find(runs, study).path, form.value, trial, rdma=rdma)
-    path = None if out is None else found.save(out)
+    path = None if out is None else found.save(out, replace=force)
     for each in found.warnings:
         typer.echo(f"warning: {each}", err=True)
     if as_json:
@@ -423,6 +422,15 @@ def _interrupt_once() -> Callable[..., None]:
 def _fail(message: str, code: int) -> NoReturn:
     typer.echo(f"tuner: {' '.join(message.split())}", err=True)
     sys.exit(code)
+
+
+def _budget(text: str | None) -> Any:
+    from tuner.units import parse_budget
+
+    try:
+        return parse_budget(text) if text else None
+    except UnitError as error:
+        raise UnitError(f"--budget: {error}") from None
 
 
 def _console(*, stderr: bool) -> Any:

@@ -42,7 +42,8 @@ def compare(tonight: Night, before: Sequence[Night], expected_noise: float) -> C
     changed = [night for night in before if night.number < (found.since or tonight.number)]
     after = [night for night in before if night.number >= (found.since or tonight.number)]
     causes = () if found.shape is None else _causes([*changed[-1:]], [*after, tonight][0], found.scope)
-    return _worded(found, causes)
+    lately = [change for night in before[-1:] for change in _changes(night, tonight)]
+    return _worded(found, causes, "" if found.shape else _since(lately, before))
 
 
 def history(tonight: Night, before: Sequence[Night]) -> list[tuple[int, Figures, Figures | None]]:
@@ -130,14 +131,23 @@ def _plain(verdict: str, nights: int, sentence: str, causes: tuple[str, ...] = (
     )  # fmt: skip
 
 
-def _worded(found: drift.Change, causes: tuple[str, ...]) -> Comparison:
+def _since(changes: Sequence[str], before: Sequence[Night]) -> str:
+    """What a night that found nothing must be read with."""
+    return f"; since night {_number(before[-1])}: {', '.join(changes)}" if changes else ""
+
+
+def _worded(found: drift.Change, causes: tuple[str, ...], lately: str = "") -> Comparison:
     assert found.share is not None  # noqa: S101  (there is a night before)
     assert found.low is not None  # noqa: S101
     assert found.high is not None  # noqa: S101
     nights = f"{found.nights} night{'s' if found.nights > 1 else ''} before"
     interval = f"{found.low:+.1%} to {found.high:+.1%} at {drift.CONFIDENCE:.0%}"
     if found.shape is None:
-        verdict, told = "stable", f"cost {found.share:+.1%} ({interval}) beside the {nights}: within the noise"
+        clear = found.low > 0 or found.high < 0
+        word = (
+            f"not clear of the noise (an alarm needs {drift.CLEAR:g} standard errors)" if clear else "within the noise"
+        )
+        verdict, told = "stable", f"cost {found.share:+.1%} ({interval}) beside the {nights}: {word}{lately}"
     else:
         dearer = found.share > 0
         verdict = ("drift" if found.shape == "ramp" else "regression") if dearer else "improved"
@@ -150,16 +160,17 @@ def _worded(found: drift.Change, causes: tuple[str, ...]) -> Comparison:
     )  # fmt: skip
 
 
+def _changes(one: Night, other: Night) -> list[str]:
+    """Versions and inputs that differ between two nights, in words."""
+    flags = [
+        f"{name} changed" for part, name in _FLAGS.items() if one.fingerprints.get(part) != other.fingerprints.get(part)
+    ]
+    return [*_differing(_NAMES, one.versions, other.versions), *flags]
+
+
 def _causes(last: Sequence[Night], first: Night, scope: str) -> tuple[str, ...]:
     """What differs between the last night before a change and the first one after it."""
-    found = []
-    for night in last:
-        found += _differing(_NAMES, night.versions, first.versions)
-        found += [
-            f"{name} changed"
-            for part, name in _FLAGS.items()
-            if night.fingerprints.get(part) != first.fingerprints.get(part)
-        ]
+    found = [change for night in last for change in _changes(night, first)]
     if found:
         return tuple(found)
     if scope == "both":

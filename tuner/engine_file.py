@@ -9,8 +9,9 @@ from typing import Any
 from tuner import flags, forbidden
 from tuner.configuration import flag_of
 from tuner.slo import Engine, Scalar
+from tuner.space import is_knob, knob_problem
 from tuner.workload_file import positive_time
-from tuner.yamlfile import Node
+from tuner.yamlfile import Node, near
 
 #: The switch that lets `engine.connector_module` name a module with other KV connector classes: for tests on CPUs,
 #: where some of the engine's own need help. Nothing else may set it, and no shipped file has such a module.
@@ -52,7 +53,12 @@ def baseline(node: Node) -> Mapping[str, Scalar]:
 
 def _knob(name: str, node: Node) -> Scalar:
     flag = flag_of(name)
-    return node.scalar() if flag is None else _flag(flag, node)
+    value = node.scalar() if flag is None else _flag(flag, node)
+    if not is_knob(name):
+        node.fail_key(f"neither a knob of the tuner nor a known flag of `vllm serve`{near(name, flags.known())}")
+    if (why := knob_problem(name, value)) is not None:
+        node.fail(why)
+    return value
 
 
 def _connector_module(node: Node) -> str:

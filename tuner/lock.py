@@ -69,8 +69,11 @@ class Lock:
         previous: Owner of an earlier lock that ended without letting go (killed), else None. Known once entered.
     """
 
-    def __init__(self, directory: Path, name: str = FILE) -> None:
+    def __init__(
+        self, directory: Path, name: str = FILE, *, remedy: str = "wait for it, stop it, or choose another --study"
+    ) -> None:
         self._path = directory / name
+        self._remedy = remedy
         self._handle: int | None = None
         self.previous: dict[str, object] | None = None
 
@@ -90,8 +93,7 @@ class Lock:
             os.close(handle)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise StudyLocked(
-                    f"{self._path.parent}: {describe(_owner(self._path))} works on this study; "
-                    "wait for it, stop it, or choose another --study"
+                    f"{self._path.parent}: {describe(_owner(self._path))} works on this study; {self._remedy}"
                 ) from None
             raise StudyFailed(
                 f"{self._path}: this file system has no locks ({error.strerror}); put --runs on a local disk"
@@ -129,10 +131,10 @@ class Lock:
             os.pwrite(self._handle, text.encode(), 0)
 
 
-def is_held(directory: Path) -> bool:
+def is_held(directory: Path, name: str = FILE) -> bool:
     """Whether a living tuner works on the study in `directory`. False where that cannot be found out."""
     try:
-        handle = os.open(directory / FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

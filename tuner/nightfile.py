@@ -109,6 +109,7 @@ class Night:
     spent: Mapping[str, float | None] = field(default_factory=dict)  # gpu_hours, wall_s, requests
     window: Mapping[str, object] = field(default_factory=dict)  # until, budget
     notes: tuple[str, ...] = ()
+    promised: Mapping[str, float] = field(default_factory=dict)  # limits on tails, such as ttft_p95: seconds
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,19 @@ def nights(folder: Path) -> tuple[Night, ...]:
     numbers = sorted(int(each.name) for each in found if each.name.isdecimal())
     read = (_night(night_directory(folder, number) / NIGHT) for number in numbers)
     return tuple(night for night in read if night is not None)
+
+
+def unreadable(folder: Path) -> tuple[int, ...]:
+    """Numbers of nights whose file was set aside as damaged."""
+    root = folder / NIGHTS
+    found = root.iterdir() if root.is_dir() else ()
+    return tuple(
+        sorted(
+            int(each.name)
+            for each in found
+            if each.name.isdecimal() and not (each / NIGHT).exists() and any(each.glob(f"{NIGHT}*.corrupt"))
+        )
+    )
 
 
 def next_number(folder: Path) -> int:

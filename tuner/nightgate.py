@@ -10,6 +10,8 @@ from tuner.nightfile import Gain
 from tuner.outcome import Outcome
 from tuner.slo import Gate, Objective
 
+_COST = "cost_per_1k_good_requests"
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -66,10 +68,22 @@ def rivals(
     return Rivals(mine[0], theirs[0], (weights[0], weights[1]), (mine[1].load, held), objective.gate)
 
 
-def nobody(*, over: bool) -> Decision:
-    """No challenger."""
+def nobody(result: Mapping[str, object], *, over: bool) -> Decision:
+    """No challenger: why, and how near the best trial of the search came."""
     why = "the window ended before a challenger was verified" if over else "no challenger was verified as feasible"
-    return Decision(promoted=False, reason=why)
+    return Decision(promoted=False, reason=why + _nearest(result))
+
+
+def _nearest(result: Mapping[str, object]) -> str:
+    """The best trial of the search that nothing more is known of."""
+    known = {int(row["trial"]): row for row in nightfigures.rows(result) if row["state"] == "feasible"}
+    own = known.pop(0, {}).get(_COST)
+    best = next(iter(known.values()), None)
+    if best is None:
+        return ""
+    cost = best.get(_COST)
+    than = f" looked {_than(1 - cost / own)} the incumbent" if cost and own else " kept the SLO"
+    return f"; trial {best['trial']}{than} in the search, not verified"
 
 
 def without_sessions(pair: Rivals) -> Decision:

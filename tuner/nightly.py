@@ -70,7 +70,7 @@ def nightly(
         prepared.folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(lock.Lock(prepared.folder, nightfile.LOCK))
+            stack.enter_context(lock.Lock(prepared.folder, nightfile.LOCK, remedy="wait for it or stop it"))
         except StudyLocked as error:
             raise StudyLocked(f"another night of {prepared.name} is running: {error}") from error
         prepared = prepare(request, dt.datetime.now().astimezone())  # what the night before us wrote until it let go
@@ -122,10 +122,11 @@ class _Run:
             currency=inputs.objective.prices.currency,
             fingerprints=inputs.fingerprints(),
             versions=nightfigures.versions(inputs.objective, {}),
+            promised={limit.name: limit.threshold_s for limit in inputs.objective.slo.limits},
             window={"until": None if prepared.until is None else prepared.until.isoformat()},
         )
         self._save()
-        self.listen(Note(f"night {self.night.number} of {prepared.name}; the incumbent: {prepared.incumbent.reason}"))
+        self.listen(Note(f"night {self.night.number} of {prepared.name}; the incumbent: {prepared.incumbent_is}"))
         self.listen(NightStep("begun"))
 
     def _preflight(self) -> None:
@@ -156,6 +157,7 @@ class _Run:
             seed=self.night.seed,
             backend=self.night.backend,
             warm_start=warm_start(prepared.nights),
+            insist=False,
         )
         try:
             optimize.run(
@@ -231,7 +233,7 @@ class _Run:
     def _gate(self, own: Outcome, challenger: Outcome | None) -> Decision:
         """Measured on a launcher of its own: the study's has ended, or was stopped by the end of the window."""
         if challenger is None:
-            return nightgate.nobody(over=self._over())
+            return nightgate.nobody(self.result, over=self._over())
         mine, theirs = (challenger, self.carried[challenger.trial]), (own, self.carried[0])
         rivals = nightgate.rivals(self.inputs.objective, mine, theirs)
         if not rivals.worth_it:

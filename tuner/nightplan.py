@@ -6,13 +6,13 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner import feasibility, gate, nightfile, optimize, preview, provenance, window
+from tuner import feasibility, gate, lock, nightfile, optimize, preview, provenance, window
 from tuner.configuration import Configuration
 from tuner.errors import InputError
 from tuner.level import closed_loop
 from tuner.nightfile import Incumbent, Night
 from tuner.optimize import Inputs, Request
-from tuner.report.text import duration
+from tuner.report.text import count, duration
 from tuner.units import Amount
 
 #: Share of the window that the tuning may use, its own verification included; the rest is the gate's.
@@ -58,6 +58,7 @@ class Prepared:
     until: dt.datetime | None
     defaults: Configuration
     incumbent: Incumbent
+    incumbent_is: str  # where it comes from, in words
     nights: tuple[Night, ...]
     number: int
 
@@ -70,6 +71,8 @@ def prepare(request: NightRequest, now: dt.datetime) -> Prepared:
         InputError: A file is wrong, the workload has a fixed load, or the cluster would be simulated unasked.
         StudyFailed: The incumbent's file is damaged.
     """
+    if request.runs.exists() and not request.runs.is_dir():
+        raise InputError(f"--runs: got {request.runs}: is no directory")
     inputs = optimize.read(request.study_request())
     _check(request, inputs)
     until = None if request.until is None else window.until(request.until, now)
@@ -91,8 +94,21 @@ def prepare(request: NightRequest, now: dt.datetime) -> Prepared:
         until=until,
         defaults=defaults,
         incumbent=deployed or Incumbent(dict(first.knobs), 0, stamp, "", None, None, None, f"it is {told}"),
+        incumbent_is=f"it is {told}" if deployed is None else _origin(deployed, inputs, first, folder),
         nights=tuple(nightfile.settle(night, deployed, stamp) for night in nightfile.nights(folder)),
         number=number,
+    )
+
+
+def _origin(deployed: Incumbent, inputs: Inputs, first: Configuration, folder: Path) -> str:
+    """Where an incumbent comes from, and that the objective file now says something else."""
+    since = (
+        "it came with the objective file" if deployed.since_night == 0 else f"promoted in night {deployed.since_night}"
+    )
+    if inputs.objective.baseline is None or dict(first.knobs) == dict(deployed.configuration):
+        return since
+    return (
+        f"{since}; `baseline` of the objective file is not used: remove {folder / nightfile.INCUMBENT} to begin from it"
     )
 
 
@@ -135,6 +151,7 @@ class Plan:
     backend: str
     incumbent: dict[str, object]
     incumbent_is: str  # where it comes from
+    running: bool  # another night of the objective runs at this moment
     defaults: dict[str, object]
     nights: int  # before this one
     warm_start: str | None  # study whose trials are used
@@ -165,7 +182,8 @@ def plan(request: NightRequest) -> Plan:
         study=nightfile.study_name(prepared.name, prepared.number),
         backend=prepared.inputs.backend,
         incumbent=dict(prepared.incumbent.configuration),
-        incumbent_is=prepared.incumbent.reason,
+        incumbent_is=prepared.incumbent_is,
+        running=lock.is_held(prepared.folder, nightfile.LOCK),
         defaults=dict(prepared.defaults.knobs),
         nights=len(prepared.nights),
         warm_start=warm_start(prepared.nights),
@@ -174,7 +192,7 @@ def plan(request: NightRequest) -> Plan:
         gate_s=2 * gate.fewest_pairs(objective.gate.confidence) * session_s,
         until=None if prepared.until is None else prepared.until.isoformat(),
         window_s=left_s,
-        fits=left_s is None or found.seconds <= TUNING * left_s,
+        fits=left_s is None or prepared.inputs.backend == "simulated" or found.seconds <= TUNING * left_s,
     )
 
 
@@ -183,16 +201,19 @@ def text(found: Plan) -> str:
     window_told = "no end is given (--until)"
     if found.window_s is not None:
         window_told = f"until {found.until}, in {duration(found.window_s)}; what runs then is stopped"
+    virtual = " of virtual time" if found.backend == "simulated" else ""
+    busy = "; ANOTHER NIGHT OF IT RUNS NOW" if found.running else ""
     lines = [
-        f"night {found.night} of {found.objective}, on the {found.backend} backend; nothing was started",
+        f"night {found.night} of {found.objective}, on the {found.backend} backend; nothing was started{busy}",
         f"1 preflight   the lock, and what `tuner doctor` finds missing{_sim(found)}",
         f"2 measure     incumbent: {_shown(found.incumbent)} ({found.incumbent_is})",
         f"              defaults: {_shown(found.defaults)}",
-        f"3 compare     with {found.nights} nights before",
+        f"3 compare     with what counts of the {count(found.nights, 'night')} before",
         f"4 tune        study {found.study}, {found.trials or 'no limit of'} trials, "
         + (f"warm start from {found.warm_start}" if found.warm_start else "cold start"),
         f"5 gate        pairs of sessions where a challenger looks better: {duration(found.gate_s)} at the fewest",
-        f"estimate      {duration(found.tuning_s)} for 2 to 4" + ("" if found.fits else ": MORE than the window holds"),
+        f"estimate      {duration(found.tuning_s)}{virtual} for 2 to 4"
+        + ("" if found.fits else ": MORE than the window holds"),
         f"window        {window_told}",
     ]
     return "\n".join(lines)

@@ -70,6 +70,7 @@ class Request:
     mlflow: str | None = None  # tracking URI; "off" = none
     storage: str | None = None  # of Optuna; None = a file of the study
     warm_start: str | None = None  # a study, or `latest`; None = a cold start, or as the study was begun
+    insist: bool = True  # nothing to be had from `warm_start` is an error
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,7 @@ def _transfer(request: Request, inputs: Inputs) -> Transfer:
         cpu=transfer.cpu_of(inputs.backend, inputs.objective),
         baseline=feasibility.baseline(inputs.objective, inputs.facts),
     )
-    return transfer.plan(request.runs, request.warm_start, today)
+    return transfer.plan(request.runs, request.warm_start, today, insist=request.insist)
 
 
 def _source(inputs: Inputs) -> str:

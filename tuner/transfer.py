@@ -83,7 +83,7 @@ class Today:
         return point != self.baseline or self.space.holds(point)
 
 
-def plan(runs: Path, wanted: str, today: Today) -> Transfer:
+def plan(runs: Path, wanted: str, today: Today, *, insist: bool = True) -> Transfer:
     """
     What a new study takes from the one `wanted`, and from those that this one was itself warm-started from.
 
@@ -91,6 +91,8 @@ def plan(runs: Path, wanted: str, today: Today) -> Transfer:
         runs: Directory of all studies.
         wanted: Name or path of a study, or `latest`: the newest finished one with the same model, space and source.
         today: The new study.
+        insist: Somebody named the study and expects something of it. Otherwise points that all lie outside of today's
+            space make a cold start that says so.
 
     Returns:
         A transfer without sources where `latest` finds none.
@@ -106,7 +108,7 @@ def plan(runs: Path, wanted: str, today: Today) -> Transfer:
     inherited = read(ledger).history
     earlier = [each for each in _once([*own, *inherited]) if today.wants(each.outcome.configuration)]
     inside = [each for each in earlier if today.space.holds(each.outcome.configuration)]
-    if earlier and not inside:
+    if earlier and not inside and insist:
         raise InputError(
             f"--warm-start {wanted}: none of its {len(earlier)} points lies in the space {today.space.name}: "
             "name a study of this space, or leave --warm-start out"

@@ -5,6 +5,9 @@ import re
 
 from tuner.errors import InputError
 
+#: A time of day that passed so lately names no window of the next day: whoever starts late does not mean a whole day.
+LATE = dt.timedelta(hours=4)
+
 
 def until(text: str, now: dt.datetime) -> dt.datetime:
     """
@@ -15,13 +18,18 @@ def until(text: str, now: dt.datetime) -> dt.datetime:
         now: Local, with its time zone.
 
     Raises:
-        InputError: It names no time, or one that has passed.
+        InputError: It names no time, or one that has passed; a time of day, not more than `LATE` ago.
     """
     clock = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
     try:
         if clock:
             wall = now.replace(tzinfo=None)
             named = wall.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
+            if wall - LATE < named <= wall:
+                raise InputError(
+                    f"--until: got {text!r}: that has passed; it is {wall:%H:%M}. A night that is late is not made up "
+                    "for by day; where the next day is meant, write the date with it"
+                )
             named += dt.timedelta(days=named <= wall)
             return named.astimezone(now.tzinfo)
         found = dt.datetime.fromisoformat(text)

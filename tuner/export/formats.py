@@ -39,10 +39,21 @@ class Exported:
         simulated = ("simulated: no engine ran; measure before you rely on it",)
         return (*(simulated if self.plan.origin.source == "simulated" else ()), *self.plan.origin.warnings)
 
-    def save(self, directory: Path) -> Path:
-        """Write the file into a directory, which is made if missing; an earlier one of its name is replaced."""
-        directory.mkdir(parents=True, exist_ok=True)
+    def save(self, directory: Path, *, replace: bool = False) -> Path:
+        """
+        Write the file into a directory, which is made if missing.
+
+        Raises:
+            InputError: The directory cannot be made, or another file of this name is there and `replace` is not set.
+        """
         path = directory / self.file
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            other = path.exists() and path.read_bytes() != self.text.encode()
+        except OSError as error:
+            raise InputError(f"--out: got {directory}: {error.strerror}; name a directory to write into") from error
+        if other and not replace:
+            raise InputError(f"{path}: there is another one; give --force to replace it, or another --out")
         replace_bytes(path, self.text.encode())
         path.chmod(FORMATS[self.format].mode)
         return path

@@ -66,6 +66,7 @@ class History:
     nights: tuple[Night, ...]  # by number; at least one
     incumbent: Incumbent | None
     limits_ms: Mapping[str, float]  # of the last night that has a result, such as `ttft_p99`
+    unreadable: tuple[int, ...] = ()  # nights whose file was damaged
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -106,11 +107,11 @@ def read(runs: Path, wanted: str | None) -> History:
     found = name or names[0]
     folder = nightfile.directory(runs, found)
     deployed, nights = nightfile.incumbent(folder), nightfile.nights(folder)
-    if not lock.is_held(folder):
+    if not lock.is_held(folder, nightfile.LOCK):
         nights = tuple(nightfile.settle(night, deployed, provenance.now()) for night in nights)
     if not nights:
         raise InputError(f"{folder}: no night can be read; damaged files were set aside beside them")
-    return History(found, folder, nights, deployed, _limits(runs, nights))
+    return History(found, folder, nights, deployed, _limits(runs, nights), nightfile.unreadable(folder))
 
 
 def marks(before: Night | None, versions: Mapping[str, str | None], night: Night) -> Iterator[Mark]:
@@ -165,17 +166,23 @@ def headline(history: History) -> str:
     when = " to ".join(dict.fromkeys(night.started[:10] for night in (history.nights[0], last)))
     sim = "Simulated: " if history.simulated else ""
     ended = last.status.replace("_", " ")
-    return f"{sim}{text.count(len(history.nights), 'night')} of {history.name}, {when}; the last one: {ended}."
+    missing = ", ".join(str(number) for number in history.unreadable)
+    damaged = f" Damaged and left out: night {missing}." if missing else ""
+    return f"{sim}{text.count(len(history.nights), 'night')} of {history.name}, {when}; the last one: {ended}.{damaged}"
 
 
 def deployed(history: History) -> str:
     """What is deployed, and since when."""
     found = history.incumbent
     if found is None:
-        return "Nothing is deployed yet: no night has ended."
+        known = any(night.status not in ("running", "failed", "interrupted") for night in history.nights)
+        if known:
+            place = history.folder / nightfile.INCUMBENT
+            return f"What is deployed is not known: {place} is gone; the next night begins from the objective file."
+        return "No incumbent yet: no night has ended well."
     since = "as the objective file came with" if found.since_night == 0 else f"since night {found.since_night}"
     proof = f"; proven in study {found.study}, trial {found.trial}" if found.study else ""
-    return f"Deployed {since}: {text.knobs(found.configuration)}{proof}."
+    return f"Incumbent {since}: {text.knobs(found.configuration)}{proof}."
 
 
 def cells(history: History, row: Row) -> tuple[str, ...]:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from tuner import nightfile
 from tuner.nightfile import Comparison, Figures, Gain, Night
-from tuner.report.text import UNKNOWN, duration, number
+from tuner.report.limits import limit_name
+from tuner.report.text import UNKNOWN, duration, milliseconds, number
 from tuner.runfiles import replace_bytes
 
 #: Nights before that are shown.
 SHOWN = 7
-_COLUMNS = ("", "cost per 1,000", "interval", "goodput", "TTFT p99", "ITL p99", "n", "verified")
+_TAILS = ("ttft", "itl")
+_STATISTICS = ("p99", "p95", "p50")  # that a night keeps of a tail
 
 
 def write(folder: Path, night: Night, before: Sequence[Night]) -> None:
@@ -32,8 +34,9 @@ def text(night: Night, before: Sequence[Night]) -> str:
     lines = [f"night {night.number} of {night.objective}: {night.status}", night.reason, ""]
     if night.source == "simulated":
         lines[1:1] = ["simulated: no engine ran"]
-    table = [_COLUMNS, *_rows(night)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(_COLUMNS))]
+    rows = list(_rows(night))
+    table = [_columns(night), *rows] if rows else []
+    widths = [max(len(row[column]) for row in table) for column in range(len(_columns(night)) if table else 0)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     lines += ["", *(f"{name:<11} {value}" for name, value in _facts(night))]
     lines += ["", "nights before", *_past(before)] if before else []
@@ -51,7 +54,7 @@ def page(night: Night, before: Sequence[Night]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{head}</title><style>{style}</style></head>'
         f"<body><main><h1>{head}: {escape(night.status)}</h1>{simulated}<p>{escape(night.reason)}</p>"
-        f"<table><thead>{_html_row('th', _COLUMNS)}</thead><tbody>{rows}</tbody></table>"
+        f"<table><thead>{_html_row('th', _columns(night))}</thead><tbody>{rows}</tbody></table>"
         f"<h2>What it rests on</h2><table><tbody>{facts}</tbody></table>"
         f"<h2>Nights before</h2><ul>{past}</ul></main></body></html>\n"
     )
@@ -65,19 +68,32 @@ def _rows(night: Night) -> Iterator[tuple[str, ...]]:
     named = (("incumbent", night.incumbent), ("challenger", night.challenger), ("defaults", night.baseline))
     for name, figures in named:
         if figures is not None:
-            yield name, *_figures(figures, night.currency)
+            yield name, *_figures(night, figures)
 
 
-def _figures(figures: Figures, currency: str) -> tuple[str, ...]:
+def _columns(night: Night) -> tuple[str, ...]:
+    tails = (limit_name(name) + (f" (≤ {milliseconds(limit)})" if limit else "") for name, limit in _shown(night))
+    return "", "cost per 1,000", "interval", "goodput", *tails, "n", "verified"
+
+
+def _shown(night: Night) -> Iterator[tuple[str, float | None]]:
+    """The statistic of each tail that is shown, and its limit: the promised one, else p99."""
+    for metric in _TAILS:
+        names = [f"{metric}_{each}" for each in _STATISTICS]
+        name = next((each for each in names if each in night.promised), names[0])
+        yield name, night.promised.get(name)
+
+
+def _figures(night: Night, figures: Figures) -> tuple[str, ...]:
     if figures.state != "feasible":
-        return (f"{figures.state}: {figures.reason}", *[UNKNOWN] * (len(_COLUMNS) - 2))
+        return (f"{figures.state}: {figures.reason}", *[UNKNOWN] * (len(_columns(night)) - 2))
     low, high = figures.interval or (None, None)
+    tails = [figures.tails.get(f"{name}_ms") for name, _ in _shown(night)]
     return (
-        f"{number(figures.cost)} {currency}",
+        f"{number(figures.cost)} {night.currency}",
         f"{number(low)} to {number(high)}" if figures.interval else UNKNOWN,
         f"{number(figures.goodput_rps)} req/s",
-        f"{number(figures.tails.get('ttft_p99_ms'))} ms",
-        f"{number(figures.tails.get('itl_p99_ms'))} ms",
+        *(UNKNOWN if value is None else f"{number(value)} ms" for value in tails),
         UNKNOWN if figures.n is None else f"{figures.n}",
         "yes" if figures.verified else "no",
     )
@@ -92,14 +108,15 @@ def _facts(night: Night) -> Iterator[tuple[str, str]]:
     for name, figures in (("incumbent", night.incumbent), ("challenger", night.challenger)):
         if figures is not None:
             yield name, f"{figures.study} trial {figures.trial}: {_knobs(figures.configuration)}"
-    yield "warm start", _warm(night.warm_start)
-    yield (
-        "spent",
-        (
-            f"{number(night.spent.get('gpu_hours'))} GPU-hours (or slot-hours), {duration(night.spent.get('wall_s'))}, "
-            f"{number(night.spent.get('requests'), 12)} requests"
-        ),
-    )
+    if night.status == "promoted" and night.challenger is not None:
+        yield "roll out", f"tuner export {night.challenger.study} --trial {night.challenger.trial} --format FORMAT"
+    if night.incumbent is not None:
+        yield "warm start", _warm(night.warm_start)
+    if night.spent:
+        hours = (
+            f"{number(night.spent.get('gpu_hours'))} GPU-hours (or slot-hours), {duration(night.spent.get('wall_s'))}"
+        )
+        yield "spent", f"{hours}, {number(night.spent.get('requests'), 12)} requests"
     yield "versions", ", ".join(f"{name} {value}" for name, value in night.versions.items() if value) or UNKNOWN
     yield "study", f"tuner report {night.study}"
     yield from (("note", note) for note in night.notes)
@@ -125,8 +142,9 @@ def _warm(found: Mapping[str, object]) -> str:
     sources = found.get("sources")
     told = []
     for each in sources if isinstance(sources, list) else []:
-        why = f", its trials only proposed: {', '.join(each['differs'])} differ" if each["differs"] else ""
-        told.append(f"{each['study']}: {each['told']} trials reused, {each['proposed']} proposed{why}")
+        why = f" (no trial counts here: other {', '.join(each['differs'])})" if each["differs"] else ""
+        outside = f", {each['outside']} outside of today's space" if each["outside"] else ""
+        told.append(f"{each['study']}: {each['told']} trials reused, {each['proposed']} proposed{outside}{why}")
     return "; ".join(told) or "cold"
 
 
