@@ -122,6 +122,8 @@ def test_a_role_is_packed_or_spread(launch, tmp_path, record, spread, different)
     shape = Configuration({**SPLIT, "prefill_replicas": 2, "decode_replicas": 2})
     with launcher.deployment(shape, tmp_path / "logs") as running:
         where = nodes(running)
+        answered = [(record / f"{each['pid']}.requests").read_text().count("POST /v1/comp") for each in told(record)]
+    assert min(answered) >= 2  # more than the token of its own readiness: every prefill engine has met a decode engine
     assert ray.available_resources()["GPU"] == ray.cluster_resources()["GPU"]
     assert len({where["prefill-0"], where["prefill-1"]}) == different
     assert where["decode-0"] == where["decode-1"] == "127.0.0.4"

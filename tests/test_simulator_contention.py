@@ -69,7 +69,7 @@ def test_the_cores_of_a_deployment(knobs, pool, expected):
 
 
 def test_what_is_beside_the_engines_takes_their_time_where_no_core_is_left():
-    """By hand: 100 steps, 400 tokens, 20 requests in 2 s want 0.15 cores, two engines 0.02; of two, that is 8.5 %."""
+    """By hand: 100 steps, 400 tokens, 20 requests in 2 s want 0.125 cores, two engines 0.025; of two, that is 7.5 %."""
     record = Record(
         id="0",
         scheduled_s=0.0,
@@ -91,7 +91,7 @@ def test_what_is_beside_the_engines_takes_their_time_where_no_core_is_left():
         for number in range(20)
     )
     data = LevelData(None, records, 0.0, 2.0, 10.0, counters={"level_seconds": 2.0})
-    assert Cores(2, 2, 0).stretch(data) == pytest.approx(1 / (1 - 0.17 / 2))
+    assert Cores(2, 2, 0).stretch(data) == pytest.approx(1 / (1 - 0.15 / 2))
     assert Cores(2, 2, 1).stretch(data) == 1
     crowded = replace(data, counters={"level_seconds": 0.01})
     assert Cores(2, 2, 0).stretch(crowded) == 2

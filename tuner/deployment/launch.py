@@ -34,6 +34,7 @@ _COUNTER_TRIES = 3
 _RESET_LIMIT_S = 30.0
 _ANSWER_LIMIT_S = 120.0
 _LEASE_S = 30.0  # vLLM's `kv_lease_duration` of NIXL
+_MEETINGS, _MOST_MEETINGS = 3, 60  # requests for each pair of prefill and decode engines, and for all
 _ENGINES = frozenset({"engine", "prefill", "decode"})
 
 _NO_CLAIM = Claim()
@@ -243,6 +244,7 @@ class Launch:
         endpoint = next(spec for spec in self._specs if spec.endpoint)
         where = addresses[endpoint.name]
         self._endpoint = Endpoint(where.host, where.ports["http"], self._objective.model)
+        self._introduce()
         self._facts = {
             "model": self._objective.model,
             "engine_version": self._engine_version(),
@@ -252,6 +254,17 @@ class Launch:
         }
         self._watcher = threading.Thread(target=self._watch, name="death-watch", daemon=True)
         self._watcher.start()
+
+    def _introduce(self) -> None:
+        """
+        Let prefill engines meet decode engines: the first transfer of a pair sets up its connection, which takes
+        seconds where cores are short and belongs to no level. Which pair a request takes is the router's choice.
+        """
+        prefills, decodes = (sum(spec.role == side for spec in self._specs) for side in ("prefill", "decode"))
+        if prefills * decodes < 2:  # one pair has met when the router was ready
+            return
+        for number in range(min(_MOST_MEETINGS, _MEETINGS * prefills * decodes)):
+            self.ask({"model": self._objective.model, "prompt": f"{number} Hello", "max_tokens": 1, "temperature": 0})
 
     def _wait_ready(self, specs: Sequence[ProcessSpec]) -> dict[str, float]:
         cancelled = threading.Event()

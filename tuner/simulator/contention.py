@@ -1,11 +1,11 @@
 """
 CPU nodes on which the engines hold every core: what runs beside them takes its time from their steps.
 
-An API server, a scheduler, a router and a client want processor time for every step, token and request. Where a node
+An API server, a router and a client want processor time for every step, token and request. Where a node
 has cores that no engine holds, they run there. Where it has none, an engine's step takes as much longer as its core was
 busy with them. The constants are those of vLLM 0.32 on its CPU build with vllm-router, from the processor time of each
-process at seven loads between 0.5 and 12 requests/s (decision 0186); GPU engines have cores of their own and are not
-touched.
+process at seven loads between 0.5 and 12 requests/s (decision 0186). The scheduler's process is left out: a step waits
+for it anyway. GPU engines have cores of their own and are not touched.
 """
 
 import math
@@ -18,7 +18,7 @@ from tuner.slo import Pool
 
 #: Seconds of a core: for every step that emits tokens, for each of these, for each request, and for each engine in
 #: every second, whether it has work or not.
-STEP_S, TOKEN_S, REQUEST_S, ENGINE_SHARE = 0.001, 0.00025, 0.005, 0.01
+STEP_S, TOKEN_S, REQUEST_S, ENGINE_SHARE = 0.0007, 0.0002, 0.005, 0.0125
 #: However much is wanted, the scheduler of the operating system leaves the engines this share of their cores.
 LEAST_SHARE = 0.5
 
