@@ -125,16 +125,10 @@ class FakeOpenAI:
         server = await asyncio.start_server(self._connection, sock=self._socket, backlog=4096)
         await self._stop.wait()
         server.close()
-        await self._turns()  # a connection that was just accepted takes several until its task runs
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._turns()  # and an aborted transport one until it is closed
-
-    async def _turns(self) -> None:
-        """Some rounds of the event loop."""
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
