@@ -79,6 +79,15 @@ def test_level_yields_every_request_once(kind, tmp_path):
         assert record.scheduled_s <= record.first_token_s <= record.last_token_s
 
 
+def test_rate_is_that_of_the_whole_window(kind, tmp_path):
+    """Two requests, answered long before the window ends: the rest of the window counts as well."""
+    with kind.launcher.deployment(CONFIGURATION, tmp_path) as running:
+        data = running.drive(kind.plan(17, rate_rps=8.0, min_requests=1))
+    arrivals = [record.scheduled_s for record in data.records if record.phase == "measured"]
+    assert arrivals[-1] < data.window_start_s + 0.6 * data.window_s
+    assert math.isclose(data.realised_rps, len(arrivals) / data.window_s, rel_tol=1e-9)
+
+
 def test_nothing_is_left_and_it_can_be_entered_again(kind, tmp_path):
     """After leaving, nothing is there; entering again works as the first time."""
     deployment = kind.launcher.deployment(CONFIGURATION, tmp_path)

@@ -137,7 +137,8 @@ class Session:
         measure = self._plan.workload.measure
         end_s = measure.warmup_s + measure.duration_s if self._window_end_s is None else self._window_end_s
         window_s = end_s - measure.warmup_s
-        elapsed_s = min(window_s, stopped_s - measure.warmup_s)
+        # A level whose requests are all decided may end before its window: nothing more was to arrive in it.
+        elapsed_s = min(window_s, stopped_s - measure.warmup_s) if stopped else window_s
         lags = [record.sent_s - record.scheduled_s for record in records if record.sent_s is not None]
         return LevelData(
             plan=self._plan,

@@ -227,7 +227,7 @@ class Level:
         self._end_s = end_s
         start_s = self._plan.workload.measure.warmup_s
         window = self._window or Window(start_s, self._plan.workload.measure.duration_s)
-        elapsed_s = min(window.length_s, end_s - start_s)
+        elapsed_s = min(window.length_s, end_s - start_s) if self._broken else window.length_s
         sent = [request for request in self._requests if request.scheduled_s < end_s]
         arrived = sum(1 for request in sent if self._phases[request.number] == MEASURED)
         return LevelData(
