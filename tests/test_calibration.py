@@ -6,16 +6,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tuner import calibration, model, objective_file
+from tuner.calibration_fit import paces
 from tuner.configuration import Configuration
 from tuner.deployment.simulated import SimulatedLauncher
 from tuner.errors import InputError
 from tuner.events import silent
 from tuner.ledger import Ledger
+from tuner.load.plan import LevelData
 from tuner.measuring import measure
 from tuner.optimize import Request, read
+from tuner.records import Record
 from tuner.simulator import calibrated, setup, tables
 from tuner.simulator.calibrated import Calibrated, Calibration
 from tuner.trial import Task, run
@@ -125,6 +129,24 @@ def test_one_disturbed_level_does_not_move_the_others(tmp_path):
     quiet = [each for each in found.residuals if each.trial != 4]
     assert max(abs(each.error) for each in quiet if each.statistic.endswith("p50")) < 0.1
     assert "warning: a median is" in calibration.text(found)
+
+
+def test_paces_tell_steps_by_how_many_share_them():
+    """Two answers alone, then beside each other: 4 ms a token alone, 10 ms beside another, whatever their number."""
+
+    def answer(start_s: float, gaps: list[float]) -> Record:
+        times = np.cumsum([start_s, *gaps]).tolist()
+        return Record(
+            "0", 0.0, 0.0, times[0], times[-1], 5, 5, len(times), len(times), "usage",
+            tuple((time_s, 1) for time_s in times), "ok", None, "measured",
+        )  # fmt: skip
+
+    alone = [answer(0.0, [0.004] * 20), answer(1.0, [0.004] * 20)]
+    both = [answer(2.0, [0.010] * 4), answer(2.001, [0.010] * 4)]
+    found = paces(LevelData(None, (*alone, *both), 0.0, 3.0, 1.0), fewest=4)
+    assert found == {"pace_1": pytest.approx(0.004), "pace_2": pytest.approx(0.010)}
+    assert paces(LevelData(None, tuple(both), 0.0, 3.0, 1.0), fewest=100) == {}
+    assert paces(LevelData(None, (), 0.0, 3.0, 1.0)) == {}
 
 
 def test_levels_that_are_alike_are_told(fitted):

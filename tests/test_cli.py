@@ -327,6 +327,8 @@ def test_rescoring_by_the_same_file_says_what_the_study_said(tuner, home):
         assert again == level.score
     code, out, _ = tuner("rescore", "first", "--slo", "slo.yaml")
     assert ("cannot be judged again" in out) == bool(summaries)
+    assert " USD per 1,000 good requests at " in out
+    assert " req/s offered, " in out
 
 
 def test_sync_fills_a_store_and_says_what_it_did(home):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tuner import metrics
@@ -10,7 +11,7 @@ from tuner.configuration import Configuration
 from tuner.deployment.simulated import SimulatedLauncher
 from tuner.load.plan import LevelData, LevelPlan
 from tuner.records import Record
-from tuner.simulator.contention import Cores, cores
+from tuner.simulator.contention import LATE_S, LATE_SHARE, Cores, cores
 from tuner.slo import Cluster, Engine, Limit, Measure, Objective, Pool, Prices, Search, Slo, Synthetic, Workload
 
 ONE_CORE = Pool("cpu", "cpu", "slot", 1, 2, 0.05, cores=1)
@@ -104,6 +105,28 @@ def test_a_split_on_the_last_cores_is_slower_than_with_one_to_spare():
     assert (facts["spare_cores"], more["spare_cores"]) == (0, 1)
     assert seconds(tight, metrics.ttft_s) > seconds(roomy, metrics.ttft_s)
     assert seconds(tight, metrics.tpot_s) > seconds(roomy, metrics.tpot_s)
-    one, _ = level(Configuration({}), ONE_CORE)
-    same, _ = level(Configuration({}), replace(ONE_CORE, per_node=3))
+    one, _ = level(Configuration({}), replace(ONE_CORE, per_node=3))
+    same, _ = level(Configuration({}), replace(ONE_CORE, per_node=4))
     assert one.records == same.records
+
+
+def test_some_chunks_leave_late_where_the_server_shares_its_core():
+    """A third of the chunks is late, of the same steps; order and tokens stay, and a seed gives its bytes."""
+    tight, _ = level(Configuration({}), ONE_CORE)
+    again, _ = level(Configuration({}), ONE_CORE)
+    roomy, _ = level(Configuration({}), replace(ONE_CORE, per_node=3))
+    assert tight.records == again.records
+    late = []
+    for record, prompt in zip(tight.records, roomy.records, strict=True):
+        if not record.chunks:
+            assert not prompt.chunks
+            continue
+        times, made = (np.array([time_s for time_s, _ in each.chunks]) for each in (record, prompt))
+        assert (np.diff(times) >= 0).all()
+        assert [count for _, count in record.chunks] == [count for _, count in prompt.chunks]
+        assert (record.first_token_s, record.last_token_s) == (times[0], times[-1])
+        late.append(times - made)
+    delays = np.concatenate(late)
+    assert delays.min() >= 0
+    assert np.mean(delays > 0) == pytest.approx(LATE_SHARE, abs=0.05)
+    assert delays[delays > 0].mean() == pytest.approx(LATE_S, rel=0.15)

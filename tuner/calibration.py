@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tuner import objective_file, provenance, runfiles, studyfile
-from tuner.calibration_fit import Fit, Measured, statistics
+from tuner.calibration_fit import Fit, Measured, paces, statistics
 from tuner.deployment.simulated import SimulatedLauncher
 from tuner.errors import ConfigurationFailed, InputError, MeasurementError
 from tuner.ledger import Ledger
@@ -215,7 +215,7 @@ def _levels(ledger: Ledger, objective: Objective, launcher: SimulatedLauncher) -
                     base=made.step_times,
                     front_end_s=made.front_end_s,
                     engine_version=None if version is None else str(version),
-                    values_s=statistics(data),
+                    values_s=statistics(data) | paces(data),
                 )
             )
     return found

@@ -26,12 +26,14 @@ FITTED: Mapping[str, tuple[int, ...]] = {"ttft": (10, 50, 90, 95), "itl": (50, 9
 #: What an error counts, 1 where nothing is said. Steps of a real engine vary by themselves, those of the simulator do
 #: not: a high percentile of the gaps is always somewhat above what any constants give, and must not outvote the median.
 WEIGHTS: Mapping[str, float] = {"ttft_p50": 2.0, "itl_p50": 3.0, "itl_mean": 2.0, "itl_p95": 0.7, "itl_p99": 0.3}
+#: What a pace counts, and the gaps that one needs.
+PACE_WEIGHT, FEWEST_GAPS = 2.0, 100
 #: How often a descent may look for a better point; each look simulates the levels five times.
 MOST_STEPS = 10
-#: Where it starts: how much of the median TTFT is front end. From the best end two simplexes go on, one after the
-#: other, each for so many looks.
+#: Where it starts: how much of the median TTFT is front end. From the best end simplexes go on, one after the other,
+#: each for so many looks, until two together gain less than this share.
 STARTS = (0.1, 0.3, 0.5)
-MOST_LOOKS = 150
+MOST_LOOKS, MOST_PAIRS, LEAST_GAIN = 150, 4, 0.03
 _START_C0, _START_REQUEST = 0.05, 0.02  # of the median ITL
 #: Weight of the prior: a factor e on a scale counts as much as an error of this share in one statistic.
 PRIOR = 0.02
@@ -95,6 +97,45 @@ def statistics(data: LevelData) -> dict[str, float]:
     return {name: value for name, value in found.items() if value > 0}
 
 
+def paces(data: LevelData, fewest: int = FEWEST_GAPS) -> dict[str, float]:
+    """
+    How fast an answer goes on beside how many others, in seconds: the median gap per token of the complete measured
+    requests while 1, 2, up to 4, up to 8 … answers were under way (`pace_1`, `pace_2`, `pace_4`, `pace_8` …).
+
+    Percentiles over a whole level mix the steps with how many requests happened to meet in them. These do not, so they
+    tell what a step takes from what each request adds to it, whatever the load.
+
+    Args:
+        data: One level.
+        fewest: Gaps that a median needs; with fewer it is left out.
+    """
+    under_way = [record for record in data.records if record.first_token_s is not None]
+    starts = np.sort([record.first_token_s for record in under_way if record.first_token_s is not None])
+    ends = np.sort([record.last_token_s for record in under_way if record.last_token_s is not None])
+    beside: list[_Floats] = []
+    gaps: list[_Floats] = []
+    for record in under_way:
+        if record.phase == "measured" and metrics.is_complete(record) and len(record.chunks) > 1:
+            times = np.array([time_s for time_s, _ in record.chunks])
+            tokens = np.array([max(1, count) for _, count in record.chunks[1:]])
+            middles = (times[1:] + times[:-1]) / 2
+            beside.append(np.searchsorted(starts, middles, "right") - np.searchsorted(ends, middles, "left"))
+            gaps.append(np.diff(times) / tokens)
+    if not gaps:
+        return {}
+    values, bins = np.concatenate(gaps), np.ceil(np.log2(np.maximum(1, np.concatenate(beside)))).astype(int)
+    found = {f"pace_{2**each}": values[bins == each] for each in range(int(bins.max()) + 1)}
+    return {name: float(np.median(mine)) for name, mine in found.items() if len(mine) >= fewest}
+
+
+def _error(name: str, measured: float, found: Mapping[str, float]) -> float:
+    """Weighted logarithm of simulated over measured; a pace that the simulated level has no gaps for says nothing."""
+    pace = name.startswith("pace_")
+    if name not in found:
+        return 0.0 if pace else math.log(MISSING)
+    return (PACE_WEIGHT if pace else WEIGHTS.get(name, 1.0)) * math.log(found[name] / measured)
+
+
 def _cost(residuals: _Floats) -> float:
     """As `least_squares` counts with `loss="soft_l1"`."""
     return float(np.sum(TOLERANCE**2 * (np.sqrt(1 + (residuals / TOLERANCE) ** 2) - 1)))
@@ -117,9 +158,13 @@ class Fit:
 
     def run(self) -> Calibration:
         ends = [self._descend(self._start(share)) for share in STARTS]
-        best = min(ends, key=lambda end: end[0])[1]
-        for way in (1.0, -1.0):
-            best = self._refine(best, way * _SIMPLEX)
+        cost, best = min(ends, key=lambda end: end[0])
+        for _ in range(MOST_PAIRS):
+            for way in (1.0, -1.0):
+                best = self._refine(best, way * _SIMPLEX)
+            before, cost = cost, _cost(self._residuals(best))
+            if cost > (1 - LEAST_GAIN) * before:
+                break
         residuals = tuple(
             Residual(level.trial, level.data.plan.number, level.offered, name, level.values_s[name], found[name])
             for level, found in zip(self._levels, self._simulate(best), strict=True)
@@ -180,17 +225,19 @@ class Fit:
             for level in self._levels:
                 plan = dataclasses.replace(level.data.plan, stop_early=False)
                 with launcher.deployment(level.configuration, Path()) as running:
-                    found.append(statistics(running.drive(plan)))
+                    data = running.drive(plan)
+                found.append(statistics(data) | paces(data, fewest=1))
             self._known[key] = found
         return self._known[key]
 
     def _start(self, front_end: float) -> _Floats:
         """Scales that meet the median level, found one after the other: what decodes take first, then prompts."""
         x = np.array([0.0, 0.0, _START_C0, front_end, _START_REQUEST])
-        for index, statistic in ((1, "itl_p50"), (0, "ttft_p50")):
+        for index, statistics_ in ((1, ("pace_1", "pace_2", "pace_4", "itl_p50")), (0, ("ttft_p50",))):
             ratios = [
                 level.values_s[statistic] / found[statistic]
                 for level, found in zip(self._levels, self._simulate(x), strict=True)
+                for statistic in statistics_
                 if statistic in found and statistic in level.values_s
             ]
             if ratios:
@@ -202,7 +249,7 @@ class Fit:
 
     def _residuals(self, x: _Floats) -> _Floats:
         errors = [
-            WEIGHTS.get(name, 1.0) * (math.log(found[name] / measured) if name in found else math.log(MISSING))
+            _error(name, measured, found)
             for level, found in zip(self._levels, self._simulate(x), strict=True)
             for name, measured in level.values_s.items()
         ]

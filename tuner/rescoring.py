@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner import objective_file
-from tuner.conclusion import weight
+from tuner.conclusion import figure, weight
 from tuner.errors import InputError, MeasurementError
 from tuner.ledger import Ledger
-from tuner.level import fewest_requests
+from tuner.level import fewest_requests, unit
 from tuner.objective import Score, score
 from tuner.outcome import Level, Outcome
 from tuner.slo import Objective, Slo
@@ -39,6 +39,7 @@ def rescore(ledger: Ledger, slo: Path) -> dict[str, object]:
         "study": ledger.name,
         "slo": str(slo),
         "currency": objective.prices.currency,
+        "unit": unit(objective),
         "best": feasible[0] if feasible else None,
         "trials": rows,
         "unknown": [row["trial"] for row in rows if row["may_carry_more"]],
@@ -54,13 +55,15 @@ def _row(ledger: Ledger, outcome: Outcome, objective: Objective) -> dict[str, An
     broken = [level.offered for level, found in judged if not (level.stopped == "" and found.observed_kept)]
     best = max(kept, key=lambda pair: pair[0].offered, default=None)
     goodput = best[1].goodput_rps if best else 0.0
+    cost = weight(objective, outcome.configuration) / goodput if goodput > 0 else None
     return {
         "trial": outcome.trial,
         "configuration": dict(outcome.configuration.knobs),
         "offered": best[0].offered if best else None,
         "n": best[1].n if best else None,
         "goodput_rps": goodput if best else None,
-        "cost": weight(objective, outcome.configuration) / goodput if goodput > 0 else None,
+        "cost": cost,
+        "figure": None if cost is None else figure(objective, cost),
         "measured_up_to": max(level.offered for level, _ in judged),
         "broken_at": min(broken, default=None),
         "may_carry_more": not broken,
@@ -105,15 +108,18 @@ def text(found: dict[str, object]) -> str:
     """For people."""
     rows = found["trials"]
     assert isinstance(rows, list)  # noqa: S101  (as `rescore` made it)
+    load = found["unit"]
     lines = [f"study {found['study']} by {found['slo']}"]
     for row in sorted(rows, key=lambda row: (row["cost"] is None, row["cost"] or 0.0)):
         if row["cost"] is None:
-            lines.append(f"trial {row['trial']:>3}  no measured load keeps it (from {row['broken_at']:.3g} on broken)")
+            lines.append(
+                f"trial {row['trial']:>3}  no measured load keeps it (broken from {row['broken_at']:.3g} {load} on)"
+            )
         else:
             more = ", may carry more" if row["may_carry_more"] else ""
             lines.append(
-                f"trial {row['trial']:>3}  {row['cost']:.4g} at {row['offered']:.3g} offered, "
-                f"{row['goodput_rps']:.3g} good/s, n {row['n']}{more}"
+                f"trial {row['trial']:>3}  {row['figure']} at {row['offered']:.3g} {load} offered, "
+                f"{row['goodput_rps']:.3g} good requests/s, n {row['n']}{more}"
             )
     unjudged = found["unjudged"]
     if unjudged:

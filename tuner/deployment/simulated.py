@@ -243,8 +243,10 @@ class _Running:
             raise Interrupted("the study was interrupted")
         factor = self._world.factor(self._configuration, plan)
         data = self._run(plan, factor)
-        stretch = 1.0 if self._cores is None else self._cores.stretch(data)
-        return data if stretch == 1 else self._run(plan, factor * stretch)
+        if self._cores is None:
+            return data
+        stretch = self._cores.stretch(data)
+        return self._cores.delivered(data if stretch == 1 else self._run(plan, factor * stretch))
 
     def _run(self, plan: LevelPlan, factor: float) -> LevelData:
         """A level with `factor` on all step times."""

@@ -20,7 +20,7 @@ from tuner.simulator.storing import store_of
 from tuner.slo import Objective, Pool, Scalar
 
 #: Version of the constants below and of the roofline's form: results of two versions are not comparable.
-ROOFLINE = "roofline-2"
+ROOFLINE = "roofline-3"
 #: Flags that the model of the engine understands. Any other changes nothing here.
 MODELLED_FLAGS = (
     "tensor_parallel_size",
