@@ -149,11 +149,12 @@ def test_paces_tell_steps_by_how_many_share_them():
     assert paces(LevelData(None, (), 0.0, 3.0, 1.0)) == {}
 
 
-def test_levels_that_are_alike_are_told(fitted):
-    """Two light levels cannot tell what a step takes from what each of its requests adds."""
+def test_levels_where_nobody_meets_are_told(fitted):
+    """Requests one at a time cannot tell what a step takes from what each of its requests adds."""
     _, found = fitted
-    alike = tuple(replace(each, measured_s=0.0058 + each.level * 1e-5) for each in found.residuals)
-    assert "warning: the levels are alike" in calibration.text(replace(found, residuals=alike))
+    assert found.paces >= 2
+    assert "hardly two answers" not in calibration.text(found)
+    assert "warning: hardly two answers were under way together" in calibration.text(replace(found, paces=1))
 
 
 def test_a_fit_is_stored_and_comes_back(fitted):

@@ -27,8 +27,8 @@ DIRECTORY = "calibrations"  # under the runs directory
 MOST_LEVELS = 8
 #: Error of a median, as a share, above which a fit is shown with a warning.
 POOR = 0.3
-#: Median ITLs of the fitted levels that lie within this factor tell too little of what a request adds to a step.
-DIFFERENT = 1.2
+#: Paces that tell what a step takes from what each of its requests adds.
+FEWEST_PACES = 2
 _log = logging.getLogger(__name__)
 
 
@@ -164,11 +164,10 @@ def text(calibration: Calibration) -> str:
             f"warning: a median is {worst:.0%} off: the levels disagree, as they do when something else ran on the "
             "machine meanwhile, or the engine does what the simulator does not know"
         )
-    medians = [each.measured_s for each in calibration.residuals if each.statistic == "itl_p50"]
-    if medians and max(medians) < DIFFERENT * min(medians):
+    if calibration.paces < FEWEST_PACES:
         lines.append(
-            f"warning: the levels are alike (median ITL {1000 * min(medians):.3g} to {1000 * max(medians):.3g} ms): "
-            "what a step takes and what each of its requests adds cannot be told apart; add a level where many meet"
+            "warning: hardly two answers were under way together: what a step takes and what each of its requests adds "
+            "cannot be told apart; add a level where more meet"
         )
     return "\n".join(lines)
 

@@ -26,6 +26,8 @@ FITTED: Mapping[str, tuple[int, ...]] = {"ttft": (10, 50, 90, 95), "itl": (50, 9
 #: What an error counts, 1 where nothing is said. Steps of a real engine vary by themselves, those of the simulator do
 #: not: a high percentile of the gaps is always somewhat above what any constants give, and must not outvote the median.
 WEIGHTS: Mapping[str, float] = {"ttft_p50": 2.0, "itl_p50": 3.0, "itl_mean": 2.0, "itl_p95": 0.7, "itl_p99": 0.3}
+#: How the statistics that are paces begin.
+PACE = "pace_"
 #: What a pace counts, and the gaps that one needs.
 PACE_WEIGHT, FEWEST_GAPS = 2.0, 100
 #: How often a descent may look for a better point; each look simulates the levels five times.
@@ -124,13 +126,13 @@ def paces(data: LevelData, fewest: int = FEWEST_GAPS) -> dict[str, float]:
     if not gaps:
         return {}
     values, bins = np.concatenate(gaps), np.ceil(np.log2(np.maximum(1, np.concatenate(beside)))).astype(int)
-    found = {f"pace_{2**each}": values[bins == each] for each in range(int(bins.max()) + 1)}
+    found = {f"{PACE}{2**each}": values[bins == each] for each in range(int(bins.max()) + 1)}
     return {name: float(np.median(mine)) for name, mine in found.items() if len(mine) >= fewest}
 
 
 def _error(name: str, measured: float, found: Mapping[str, float]) -> float:
     """Weighted logarithm of simulated over measured; a pace that the simulated level has no gaps for says nothing."""
-    pace = name.startswith("pace_")
+    pace = name.startswith(PACE)
     if name not in found:
         return 0.0 if pace else math.log(MISSING)
     return (PACE_WEIGHT if pace else WEIGHTS.get(name, 1.0)) * math.log(found[name] / measured)
@@ -171,7 +173,8 @@ class Fit:
             for name in STATISTICS
             if name in found and name in level.values_s
         )
-        return dataclasses.replace(self._calibration(best), residuals=residuals)
+        known = {name for level in self._levels for name in level.values_s if name.startswith(PACE)}
+        return dataclasses.replace(self._calibration(best), residuals=residuals, paces=len(known))
 
     def _descend(self, start: _Floats) -> tuple[float, _Floats]:
         """Cost and place of the nearest minimum."""

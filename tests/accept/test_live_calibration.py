@@ -67,8 +67,7 @@ OTHERS: Mapping[str, dict[str, Scalar]] = {
 #: Levels that are predicted, as shares of the load that a configuration carries.
 SHARES = (0.3, 0.6)
 #: Levels of the base that the simulator is fitted to: requests hardly meet at the one; at the other many do, beyond
-#: what the promise allows and well below what the engine can do. Levels that are nearly alike do not tell the fixed
-#: part of a step from that of each request.
+#: what the promise allows and well below what the engine can do.
 FITTED = (0.2, 2.0)
 SECONDS, REQUESTS = 35.0, 60  # of such a level
 STARTS = 2  # in which each is measured

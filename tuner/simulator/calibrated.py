@@ -52,6 +52,7 @@ class Calibration:
     request_s: float  # of every request in a step, >= 0
     ttft_fixed_s: float  # >= 0
     levels: int  # that were fitted
+    paces: int = 0  # numbers of answers under way (1, 2, up to 4 …) whose pace was fitted
     residuals: tuple[Residual, ...] = ()
     created: str = ""  # ISO 8601, UTC
     provenance: Mapping[str, object] = field(default_factory=dict)
