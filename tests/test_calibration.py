@@ -147,6 +147,8 @@ def test_paces_tell_steps_by_how_many_share_them():
     assert found == {"pace_1": pytest.approx(0.004), "pace_2": pytest.approx(0.010)}
     assert paces(LevelData(None, tuple(both), 0.0, 3.0, 1.0), fewest=100) == {}
     assert paces(LevelData(None, (), 0.0, 3.0, 1.0)) == {}
+    at_once = answer(3.0, [0.0] * 4)  # all in one read
+    assert paces(LevelData(None, (at_once,), 0.0, 3.0, 1.0), fewest=1) == {}
 
 
 def test_levels_where_nobody_meets_are_told(fitted):

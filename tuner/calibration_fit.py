@@ -104,8 +104,9 @@ def paces(data: LevelData, fewest: int = FEWEST_GAPS) -> dict[str, float]:
     How fast an answer goes on beside how many others, in seconds: the median gap per token of the complete measured
     requests while 1, 2, up to 4, up to 8 … answers were under way (`pace_1`, `pace_2`, `pace_4`, `pace_8` …).
 
-    Percentiles over a whole level mix the steps with how many requests happened to meet in them. These do not, so they
-    tell what a step takes from what each request adds to it, whatever the load.
+    Answers count wherever in the deployment they run. Percentiles over a whole level mix the steps with how many
+    requests happened to meet in them. These do not, so they tell what a step takes from what each request adds to it,
+    whatever the load.
 
     Args:
         data: One level.
@@ -127,7 +128,8 @@ def paces(data: LevelData, fewest: int = FEWEST_GAPS) -> dict[str, float]:
         return {}
     values, bins = np.concatenate(gaps), np.ceil(np.log2(np.maximum(1, np.concatenate(beside)))).astype(int)
     found = {f"{PACE}{2**each}": values[bins == each] for each in range(int(bins.max()) + 1)}
-    return {name: float(np.median(mine)) for name, mine in found.items() if len(mine) >= fewest}
+    medians = {name: float(np.median(mine)) for name, mine in found.items() if len(mine) >= fewest}
+    return {name: value for name, value in medians.items() if value > 0}
 
 
 def _error(name: str, measured: float, found: Mapping[str, float]) -> float:
@@ -236,11 +238,11 @@ class Fit:
     def _start(self, front_end: float) -> _Floats:
         """Scales that meet the median level, found one after the other: what decodes take first, then prompts."""
         x = np.array([0.0, 0.0, _START_C0, front_end, _START_REQUEST])
-        for index, statistics_ in ((1, ("pace_1", "pace_2", "pace_4", "itl_p50")), (0, ("ttft_p50",))):
+        for index, met in ((1, ("pace_1", "pace_2", "pace_4", "itl_p50")), (0, ("ttft_p50",))):
             ratios = [
                 level.values_s[statistic] / found[statistic]
                 for level, found in zip(self._levels, self._simulate(x), strict=True)
-                for statistic in statistics_
+                for statistic in met
                 if statistic in found and statistic in level.values_s
             ]
             if ratios:
