@@ -194,15 +194,17 @@ def rules(fortnights: int, noise: float, expected: float, seed: int) -> list[Lin
     lengths = [each[0] - 5 for each in ramps if each]
     after = f", after {np.mean(lengths):.1f} on average" if lengths else ""
     at = f"{noise:.1%} noise"
-    asked = noise <= NOISE  # what the rules promise
+    asked = noise <= NOISE  # what the rules promise; with more noise the power is what it is
     return [
-        Line(f"{at}: false alarms", f"{false} in {nights} nights", "at most 1 in 1,400", not asked or false <= 1),
+        Line(f"{at}: false alarms", f"{false} in {nights} nights", "at most 1 in 1,400" if asked else "information",
+             not asked or false <= 1),
         Line(f"{at}: promoted, true gain 0", f"{wrong[0]} in {nights}", "0", wrong[0] == 0),
         Line(f"{at}: promoted, gain = min_gain", f"{wrong[1]} in {nights}", "0.5 %, give or take",
              wrong[1] <= 0.005 * nights + 3 * math.sqrt(0.005 * nights)),
         Line(f"{at}: gain of 8 % on its night", f"{right:.0%}", "information", holds=True),
-        Line(f"{at}: regression within 2 nights", f"{soon:.0%}", "100 %", not asked or bool(soon == 1)),
-        Line(f"{at}: drift within 8 nights", f"{seen:.0%}{after}", "90 %",
+        Line(f"{at}: regression within 2 nights", f"{soon:.0%}", "100 %" if asked else "information",
+             not asked or bool(soon == 1)),
+        Line(f"{at}: drift within 8 nights", f"{seen:.0%}{after}", "90 %" if asked else "information",
              not asked or bool(seen >= 0.9)),
     ]  # fmt: skip
 
