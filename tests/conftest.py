@@ -1,5 +1,6 @@
 """Values that many tests start from."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ from tuner.slo import (
 # A busy machine is no finding: properties are judged by their truth, not by how long an example takes.
 settings.register_profile("tuner", deadline=None)
 settings.load_profile("tuner")
+
+# A shell's background jobs start with it ignored, and what they start inherits that: what tests interrupt could not be.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
