@@ -112,12 +112,11 @@ def paces(data: LevelData, fewest: int = FEWEST_GAPS) -> dict[str, float]:
         data: One level.
         fewest: Gaps that a median needs; with fewer it is left out.
     """
-    under_way = [record for record in data.records if record.first_token_s is not None]
-    starts = np.sort([record.first_token_s for record in under_way if record.first_token_s is not None])
-    ends = np.sort([record.last_token_s for record in under_way if record.last_token_s is not None])
+    answered = [record for record in data.records if record.chunks]
+    starts, ends = (np.sort([record.chunks[place][0] for record in answered]) for place in (0, -1))
     beside: list[_Floats] = []
     gaps: list[_Floats] = []
-    for record in under_way:
+    for record in answered:
         if record.phase == "measured" and metrics.is_complete(record) and len(record.chunks) > 1:
             times = np.array([time_s for time_s, _ in record.chunks])
             tokens = np.array([max(1, count) for _, count in record.chunks[1:]])
