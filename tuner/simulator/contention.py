@@ -1,13 +1,14 @@
 """
 CPU nodes on which the engines hold every core: what runs beside them takes its time from their steps.
 
-An API server, a router and a client want processor time for every step, token and request. Where a node
-has cores that no engine holds, they run there. Where it has none, an engine's step takes as much longer as its core was
-busy with them. The constants are those of vLLM 0.32 on its CPU build with vllm-router, from the processor time of each
-process at seven loads between 0.5 and 12 requests/s (decision 0186). The scheduler's process is left out: a step waits
-for it anyway. GPU engines have cores of their own and are not touched.
+An API server, a router and a client want processor time for every step, token and request. Where no core is left beside
+the engines, a step takes as much longer as its core was busy with them. With a core to spare it does not: what an
+engine's own server takes there, on the core that both are held to, is in the step times. The constants are those of
+vLLM 0.32 on its CPU build with vllm-router, from the processor time of each process at seven loads between 0.5 and 12
+requests/s (decision 0186). The scheduler's process is left out: a step waits for it anyway. GPU engines have cores of
+their own and are not touched.
 
-A server that shares its core with a scheduler's process slows no engine: its answers leave late now and then.
+A server that shares its core with worker and scheduler slows no step: its answers leave late now and then.
 """
 
 import math
