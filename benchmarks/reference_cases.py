@@ -81,7 +81,7 @@ def fleet(knobs: dict[str, Scalar]) -> Fleet:
 
 
 def deployments() -> dict[str, Fleet]:
-    """Those of case A. Decode takes as many at a time as it has room for, so that it preempts none."""
+    """Those of case A. Decode takes as many at a time as it has room for."""
     split: dict[str, Scalar] = {"mode": "disaggregated", "tensor_parallel_size": 2}
     return {
         AGGREGATED: fleet({"tensor_parallel_size": 4}),
@@ -279,8 +279,8 @@ In one engine every prompt stalls the answers beside it: the tail of the gaps be
 a smaller token budget cuts it. With two GPUs for prompts and two for answers (50 GB/s
 between them) the tail stays flat; a request takes somewhat longer in all, because half of the GPUs decode. These take
 {places} requests at a time (`decode_max_num_seqs`), as many as their memory holds: at 64 at a time the others wait,
-which TTFT shows. A request whose KV has come holds memory while it waits for its place, so some are preempted all the
-same and stall once ({stalled:.2%} of the gaps): less than p99.9 sees.
+which TTFT shows. A request whose KV has come holds memory while it waits for its place, so a few are preempted all the
+same, and computing such a prompt again stalls every answer once ({stalled:.2%} of the gaps): less than p99.9 sees.
 
 {table_a(first)}
 
