@@ -250,8 +250,7 @@ def _crossing(points: Sequence[PointA]) -> str:
         "A gap is stalled here if it is longer than twice the median; the largest gap of a request is the median over "
         "the requests. By p99.9 the small budget lies in between wherever requests meet. By p99 it does not at few "
         "requests at a time, and that is no error: budget 8192 takes a prompt in one step and budget 2048 in four, so "
-        "the latter stalls four times as many gaps, each a quarter as long. Of budget 8192: "
-        f"{'; '.join(told)}. So p99 "
+        f"the latter stalls four times as many gaps, each a quarter as long. Of budget 8192: {'; '.join(told)}. So p99 "
         "says little about stalls near 1 % of the gaps, here and on real engines; limit the largest gap of a request "
         "as well (`slo.request.itl_max`)."
     )
