@@ -122,6 +122,14 @@ def test_residuals_say_how_well_the_levels_are_met(fitted):
     assert set(found.expected_error) == {"ttft", "tpot", "itl", "e2el"}
 
 
+def test_of_many_levels_low_and_high_loads_count_alike(tmp_path):
+    """Five levels at either of two loads: four of each are fitted."""
+    found = calibration.calibrate(live_study(tmp_path, loads=(*[(4, 1)] * 5, *[(4, 6)] * 5)), tmp_path / "runs")
+    assert found.levels == calibration.MOST_LEVELS
+    fitted = [each.offered for each in found.residuals if each.statistic == "itl_p50"]
+    assert sorted(fitted) == [1.0] * 4 + [6.0] * 4
+
+
 def test_one_disturbed_level_does_not_move_the_others(tmp_path):
     """Four levels, and one beside another program: the four are met as without it, and the reader is warned."""
     found = calibration.calibrate(live_study(tmp_path, loads=(*LOADS, (4, 3)), disturbed=4), tmp_path / "runs")

@@ -181,6 +181,19 @@ def test_verification_updates_the_run(mirror, tmp_path):
     assert "levels/02" in artifacts(mirror, run, "levels")
 
 
+def test_a_study_names_the_studies_it_started_from(mirror, tmp_path):
+    """A tag of the parent; a cold start has none, whether a warm one was asked for or not."""
+    ledger = synthetic.create(tmp_path)
+    mirror.sync(ledger)
+    ledger.write_json("result.json", {"status": "no_gain", "warm_start": {"wanted": "latest", "sources": []}})
+    mirror.sync(ledger)
+    assert "tuner.warm_start" not in runs(mirror)["chat"].data.tags
+    sources = [{"study": "chat-1102"}, {"study": "chat-1101"}]
+    ledger.write_json("result.json", {"status": "no_gain", "warm_start": {"wanted": "latest", "sources": sources}})
+    mirror.sync(ledger)
+    assert runs(mirror)["chat"].data.tags["tuner.warm_start"] == "chat-1102, chat-1101"
+
+
 def test_a_retried_trial_is_a_run_for_each_measured_attempt(mirror, tmp_path):
     """
     No param is ever written twice: another attempt is another run.

@@ -221,10 +221,10 @@ def _levels(ledger: Ledger, objective: Objective, launcher: SimulatedLauncher) -
 
 
 def _spread(levels: Sequence[Measured]) -> list[Measured]:
-    """At most `MOST_LEVELS`: of each configuration its lowest load first, then its highest, then what lies between."""
+    """At most `MOST_LEVELS`: of each configuration its lowest load, its highest, and so on from both ends in turn."""
     ranked: list[tuple[int, int, Measured]] = []
     for key in dict.fromkeys(level.configuration.key for level in levels):
         mine = sorted((level for level in levels if level.configuration.key == key), key=lambda level: level.offered)
-        order = [mine[0], *mine[:0:-1]]
-        ranked += [(turn, len(ranked), level) for turn, level in enumerate(order)]
+        both_ends = [level for pair in zip(mine, reversed(mine), strict=True) for level in pair][: len(mine)]
+        ranked += [(turn, len(ranked), level) for turn, level in enumerate(both_ends)]
     return [level for _, _, level in sorted(ranked, key=lambda each: each[:2])[:MOST_LEVELS]]

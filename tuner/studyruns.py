@@ -125,7 +125,12 @@ class StudyRuns:
             for state in sorted({outcome.state for outcome in outcomes})
         }
         shown = {"model": self.ledger.objective.get("model", ""), "seed": self.study["seed"]}
-        tags = {"tuner.status": self.result.get("status", ""), "tuner.currency": self.currency}
+        sources = (self.result.get("warm_start") or {}).get("sources", ())
+        tags = {
+            "tuner.status": self.result.get("status", ""),
+            "tuner.currency": self.currency,
+            "tuner.warm_start": ", ".join(each["study"] for each in sources),
+        }
         card = RunCard(
             name=self.study["study"],
             status=wanted,
