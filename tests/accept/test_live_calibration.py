@@ -79,7 +79,7 @@ WITHIN = {"p50": 0.30, "p95": 0.40}
 CAPACITY_WITHIN = 0.30
 #: Ratio of two live capacities from which on their order is known: those of one configuration, means of two searches,
 #: differed by up to 13 % between three runs (decision 0180).
-APART = 1.2
+APART = 1.15
 FEWEST_KNOWN = 5  # orders, of six: the base and three sequences at a time carry about the same
 FINE = 12  # levels of a simulated search for capacity
 
